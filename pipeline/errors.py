@@ -16,6 +16,9 @@ A run that is complete but met unreadable input exits 5 without an error. Where 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from difflib import get_close_matches
+
 EXIT_OK, EXIT_FAILED, EXIT_CONFIG, EXIT_CONTRACT, EXIT_STORAGE, EXIT_QUARANTINED, EXIT_INTERRUPTED = 0, 1, 2, 3, 4, 5, 130
 
 
@@ -65,3 +68,10 @@ def setting_error(where: str, got: object, rule: str, next_step: str = "") -> Co
     """A ConfigError in the one form all of them have: where, got, rule, next step."""
     tail = f"; {next_step}" if next_step else ""
     return ConfigError(f"{where}: got {got!r}, but {rule}{tail}")
+
+
+def nearest(name: str, valid: Iterable[str]) -> str:
+    """The next step for a name that is not among the `valid` ones: the one that was probably meant, or all of them."""
+    known = list(dict.fromkeys(valid))
+    close = get_close_matches(name, known, n=1)
+    return f"did you mean {close[0]!r}?" if close else f"valid: {', '.join(known) or 'none'}"
