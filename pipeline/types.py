@@ -37,7 +37,7 @@ class Slice:
     @property
     def unit(self) -> str:
         """`<16 hex of xxh3-64(shard_id)>-<first_row in 12 digits>`: the slice's name in files and in the ledger."""
-        return f"{xxhash.xxh3_64_hexdigest(self.shard_id)}-{self.first_row:012d}"
+        return f"{xxhash.xxh3_64_hexdigest(self.shard_id.encode())}-{self.first_row:012d}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -76,12 +76,12 @@ class CellResult:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Task:
-    """The cells that one worker does in one go. `work` is a plain dict that `pipeline.worker` understands."""
+    """The cells that one worker does in one go. `work` is one of the records of pipeline.job."""
 
     id: str
     attempt: int
     cells: tuple[Cell, ...]
-    work: Mapping[str, Any]
+    work: Any
     bytes: int = 0
     rows: int = 0
 

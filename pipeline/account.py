@@ -1,0 +1,98 @@
+"""The built-in last count of every run: what happened to each row, by source, language, stage, reason and dataset."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pipeline import columns, grid, ingest
+from pipeline.frame import Frame
+from pipeline.types import FAILED, GONE, SCORED, UNSCORABLE
+
+LABEL = "account"
+VERSION = 1
+KEYS = ("kind", "stage", "reason", "source", "language", "dataset", "cell")
+COUNTS = ("docs", "bytes", "tokens")
+KINDS = ("kept", "removed", "quarantined")
+"""What became of a row. Beside these, `unscorable` rows count states and `histogram` rows count score grid cells."""
+SCHEMA = pa.schema([
+    *((name, pa.large_string()) for name in KEYS[:-1]), ("cell", pa.int32()), *((name, pa.int64()) for name in COUNTS),
+])  # fmt: skip
+
+
+def measure(frame: Frame, order: Sequence[str], scores: Sequence[tuple[str, str]] = ()) -> pa.Table:
+    """Counts of one batch. `order` are the labels from ingest on, `scores` the (label, column) to draw histograms of."""
+    size = frame.of(ingest.LABEL, "bytes").to_numpy()
+    tokens = ingest.count_tokens(size, frame.token_ratio)
+    kind, stage, reason = fates(frame, order)
+    dataset = frame.of("split", "dataset") if "split" in order else pa.nulls(frame.rows, pa.large_string())
+    rows = pa.table({
+        "kind": pa.array(np.array(KINDS, object)[kind], pa.large_string()),
+        "stage": pa.array(stage, pa.large_string()),
+        "reason": reason,
+        "source": frame.of(ingest.LABEL, "source"), "language": frame.of(ingest.LABEL, "language"),
+        "dataset": dataset, "cell": pa.nulls(frame.rows, pa.int32()),
+        "docs": pa.array(np.ones(frame.rows, np.int64)), "bytes": pa.array(size), "tokens": pa.array(tokens),
+    })  # fmt: skip
+    extras = [_unscorable(frame, label, size, tokens) for label in order if label not in (ingest.LABEL, "split")]
+    extras += [_histogram(frame, label, column) for label, column in scores]
+    summed = rows.group_by(list(KEYS), use_threads=False).aggregate([(name, "sum") for name in COUNTS])
+    return pa.concat_tables([summed.rename_columns([*KEYS, *COUNTS]).cast(SCHEMA), *extras])
+
+
+def fates(frame: Frame, order: Sequence[str]) -> tuple[np.ndarray, np.ndarray, pa.Array]:
+    """(index into KINDS, label that decided or None, reason or null) of every row; each row ends at one label at most."""
+    kind = np.zeros(frame.rows, np.int8)
+    stage = np.full(frame.rows, None, object)
+    reason = pa.nulls(frame.rows, pa.large_string())
+    for label in order:
+        own = frame.of(label, "reason")
+        code = columns.state_codes(frame.of(label, "state"))
+        broken = code == FAILED
+        removed = (code < GONE) & ~pc.is_null(own).to_numpy(zero_copy_only=False)
+        ended = broken | removed
+        if ended.any():
+            kind[removed], kind[broken] = 1, 2
+            stage[ended] = label
+            reason = pc.if_else(pa.array(ended), own.cast(pa.large_string()), reason)
+    return kind, stage, reason
+
+
+def _unscorable(frame: Frame, label: str, size: np.ndarray, tokens: np.ndarray) -> pa.Table:
+    rows = columns.state_codes(frame.of(label, "state")) == UNSCORABLE
+    found = int(rows.sum())
+    return _one("unscorable", [label], [None], [found], [int(size[rows].sum())], [int(tokens[rows].sum())], keep=found > 0)
+
+
+def _histogram(frame: Frame, label: str, column: str) -> pa.Table:
+    scored = columns.state_codes(frame.of(label, "state")) == SCORED
+    values = pc.fill_null(frame.of(label, column), 0).cast(pa.float32()).to_numpy(zero_copy_only=False)[scored]
+    cells, counts = np.unique(grid.grid(values), return_counts=True)
+    zeros = [0] * len(cells)
+    return _one("histogram", [f"{label}.{column}"] * len(cells), cells.tolist(), counts.tolist(), zeros, zeros)
+
+
+def _one(
+    kind: str, stage: list[str], cell: list[int | None], docs: list[int], size: list[int], tokens: list[int], *, keep: bool = True
+) -> pa.Table:
+    if not keep:
+        return SCHEMA.empty_table()
+    missing = [None] * len(stage)
+    arrays = [[kind] * len(stage), stage, missing, missing, missing, missing, cell, docs, size, tokens]
+    return pa.table([pa.array(values, item.type) for values, item in zip(arrays, SCHEMA, strict=True)], schema=SCHEMA)
+
+
+def totals(table: pa.Table) -> dict[str, dict[str, list[int]]]:
+    """What publication needs of one slice: {"datasets": {id: [docs, bytes]}, "cold": {"": [docs, bytes]}, ...}."""
+    found: dict[str, dict[str, list[int]]] = {"datasets": {}, "cold": {}, "quarantined": {}}
+    for row in table.select(["kind", "stage", "dataset", "docs", "bytes"]).to_pylist():
+        where = {"kept": "datasets", "removed": "cold", "quarantined": "quarantined"}.get(row["kind"])
+        if where:
+            name = (row["dataset"] or "") if where == "datasets" else (row["stage"] or "")
+            entry = found[where].setdefault(name, [0, 0])
+            entry[0] += row["docs"]
+            entry[1] += row["bytes"]
+    return found

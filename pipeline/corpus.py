@@ -1,0 +1,269 @@
+"""The input: which shards there are, one schema for all of them, and their cut into slices. Reads footers, never text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import xxhash
+
+from pipeline import storage
+from pipeline.errors import ConfigError, ContractError
+from pipeline.keys import fingerprint
+from pipeline.types import Slice
+
+if TYPE_CHECKING:
+    from pipeline.config import Config, InputConfig
+
+CANONICAL = ("text", "id", "source", "language", "date")
+FOOTER_THREADS = 16
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BadShard:
+    """A file whose footer cannot be read: quarantined whole, its rows unknown."""
+
+    shard_id: str
+    url: str
+    size: int
+    message: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Corpus:
+    """What the listing and the footers say. `slices` are sorted by (shard_id, first_row): that order is the ordinal."""
+
+    slices: tuple[Slice, ...]
+    schema: pa.Schema
+    """Every input column under its own name and its type for the whole corpus."""
+    names: Mapping[str, str]
+    """text, id, source, language, date -> the input column that plays that part, where there is one."""
+    bad: tuple[BadShard, ...]
+    ignored: tuple[str, ...]
+
+    @property
+    def rows(self) -> int:
+        return sum(part.rows for part in self.slices)
+
+    @property
+    def bytes(self) -> int:
+        """Uncompressed text bytes by the footers: an estimate."""
+        return sum(part.bytes for part in self.slices)
+
+
+@dataclass(frozen=True, slots=True)
+class _Footer:
+    shard_id: str
+    file: storage.InputFile
+    schema: pa.Schema
+    groups: tuple[tuple[int, tuple[tuple[str, int], ...]], ...]
+    """(rows, ((column, uncompressed bytes), ...)) of every row group."""
+    digest: str
+
+
+def open_corpus(config: Config) -> Corpus:
+    """List the input, read its footers, settle the schema and cut the slices.
+
+    Raises ConfigError for an empty match, clashing shard ids, a missing or non-textual text column and types that
+    cannot be one; ContractError for an unreadable shard under `bad_shards: stop`.
+    """
+    files, ignored = _listing(config.input)
+    footers, bad = _footers(files)
+    if bad and config.input.bad_shards == "stop":
+        first = bad[0]
+        raise ContractError(
+            f"{first.url}: {first.message}; input.bad_shards is 'stop', so nothing was read or written; "
+            f"repair or remove the file, or set input.bad_shards: quarantine ({len(bad)} unreadable in all)"
+        )
+    schema = unify([(footer.file.url, footer.schema) for footer in footers], _id_column(config.input))
+    names = _parts(config.input, schema, [(footer.file.url, footer.schema) for footer in footers])
+    slices = [part for footer in footers for part in _cut(footer, schema, names, config.input.slice_bytes)]
+    slices.sort(key=lambda part: (part.shard_id, part.first_row))
+    return Corpus(slices=tuple(slices), schema=schema, names=names, bad=tuple(bad), ignored=tuple(ignored))
+
+
+def _listing(settings: InputConfig) -> tuple[dict[str, storage.InputFile], list[str]]:
+    files: dict[str, storage.InputFile] = {}
+    ignored: list[str] = []
+    for index, entry in enumerate(settings.paths):
+        listing = storage.expand(entry.url)
+        ignored.extend(listing.ignored)
+        if not listing.files:
+            raise ConfigError(
+                f"input.paths[{index}]: got {entry.url!r}, but it matches no Parquet file; "
+                "check the path, or convert other formats first with `corpusmill convert`"
+            )
+        for file in listing.files:
+            shard_id = f"{entry.prefix}/{file.path}" if entry.prefix else file.path
+            if shard_id in files and files[shard_id].url != file.url:
+                raise ConfigError(
+                    f"input.paths[{index}]: {file.url} and {files[shard_id].url} are both shard {shard_id!r}; "
+                    "give one of the paths a prefix: {url: ..., as: NAME}"
+                )
+            files[shard_id] = file
+    return files, ignored
+
+
+def _footers(files: Mapping[str, storage.InputFile]) -> tuple[list[_Footer], list[BadShard]]:
+    def read(item: tuple[str, storage.InputFile]) -> _Footer | BadShard:
+        shard_id, file = item
+        try:
+            return _footer(shard_id, file)
+        except (pa.ArrowException, OSError, ValueError) as error:
+            return BadShard(shard_id=shard_id, url=file.url, size=file.size, message=f"unreadable footer: {error}")
+
+    with ThreadPoolExecutor(FOOTER_THREADS) as pool:
+        found = list(pool.map(read, sorted(files.items())))
+    return [f for f in found if isinstance(f, _Footer)], [f for f in found if isinstance(f, BadShard)]
+
+
+def _footer(shard_id: str, file: storage.InputFile) -> _Footer:
+    with storage.open_url(file.url) as handle:
+        handle.seek(max(0, file.size - 8))
+        tail = handle.read(8)
+        if len(tail) < 8 or tail[4:] != b"PAR1":
+            raise ValueError("no Parquet footer (cut off, empty or another format)")
+        length = int.from_bytes(tail[:4], "little")
+        if length + 8 > file.size:
+            raise ValueError("its footer is longer than the file")
+        handle.seek(file.size - 8 - length)
+        digest = xxhash.xxh3_128_hexdigest(handle.read(length))
+        handle.seek(0)
+        reader = pq.ParquetFile(handle)
+        metadata = reader.metadata
+        groups = tuple(
+            (group.num_rows, _column_bytes(group)) for group in map(metadata.row_group, range(metadata.num_row_groups))
+        )
+        return _Footer(shard_id, file, reader.schema_arrow, groups, digest)
+
+
+def _column_bytes(group: Any) -> tuple[tuple[str, int], ...]:
+    """Uncompressed bytes by top-level column of one row group."""
+    sizes: dict[str, int] = {}
+    for index in range(group.num_columns):
+        column = group.column(index)
+        name = column.path_in_schema.split(".")[0]
+        sizes[name] = sizes.get(name, 0) + column.total_uncompressed_size
+    return tuple(sizes.items())
+
+
+def _cut(footer: _Footer, schema: pa.Schema, names: Mapping[str, str], slice_bytes: int) -> Iterable[Slice]:
+    """Runs of whole row groups of about `slice_bytes` of text."""
+    types = [[name, str(schema.field(name).type)] for name in sorted(footer.schema.names)]
+    start, first_row, row, size = 0, 0, 0, 0
+    for index, (rows, columns) in enumerate(footer.groups):
+        row += rows
+        size += dict(columns).get(names["text"], 0)
+        if size >= slice_bytes or index == len(footer.groups) - 1:
+            if row > first_row:
+                file = footer.file
+                identity = [footer.shard_id, file.size, footer.digest, file.stamp, first_row, row - first_row, types]
+                yield Slice(
+                    shard_id=footer.shard_id, url=file.url, size=file.size, stamp=file.stamp, first_row=first_row,
+                    rows=row - first_row, first_group=start, groups=index + 1 - start, bytes=size,
+                    input_id=fingerprint(identity),
+                )  # fmt: skip
+            start, first_row, size = index + 1, row, 0
+
+
+# -- one schema ------------------------------------------------------------------------------------------------------
+
+
+def unify(schemas: Sequence[tuple[str, pa.Schema]], id_column: str | None = None) -> pa.Schema:
+    """One type for every column of all shards; the order of columns is by name, so file order cannot matter.
+
+    Null gives way to anything, textual types are large_string, integers widen, integers and floats are float64,
+    structs merge by field. An id that differs in type becomes text. Anything else raises ConfigError with both files.
+    """
+    fields: dict[str, tuple[pa.DataType, str]] = {}
+    for url, schema in schemas:
+        for item in schema:
+            new = plain(item.type)
+            old, where = fields.get(item.name, (pa.null(), url))
+            try:
+                merged = _merge(old, new)
+            except TypeError:
+                if item.name != id_column:
+                    raise ConfigError(
+                        f"input column {item.name!r}: {old} in {where} but {new} in {url}; one column has one type; "
+                        "convert one of the files, or leave it out of input.paths"
+                    ) from None
+                merged = pa.large_string()
+            fields[item.name] = (merged, url if pa.types.is_null(old) else where)
+    return pa.schema([(name, fields[name][0]) for name in sorted(fields)])
+
+
+def plain(kind: pa.DataType) -> pa.DataType:
+    """The one physical type that stands for all spellings of a logical type, with 64-bit offsets."""
+    if pa.types.is_dictionary(kind):
+        return plain(kind.value_type)
+    if is_textual(kind):
+        return pa.large_string()
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind):
+        return pa.large_binary()
+    if pa.types.is_struct(kind):
+        return pa.struct([(item.name, plain(item.type)) for item in sorted(kind, key=lambda item: item.name)])
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return pa.large_list(plain(kind.value_type))
+    return kind
+
+
+def is_textual(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
+
+
+def _merge(a: pa.DataType, b: pa.DataType) -> pa.DataType:
+    if a.equals(b) or pa.types.is_null(b):
+        return a
+    if pa.types.is_null(a):
+        return b
+    if pa.types.is_integer(a) and pa.types.is_integer(b):
+        return pa.int64()
+    numbers = [pa.types.is_integer(kind) or pa.types.is_floating(kind) for kind in (a, b)]
+    if all(numbers):
+        return pa.float64()
+    if pa.types.is_struct(a) and pa.types.is_struct(b):
+        old, new = ({item.name: item.type for item in kind} for kind in (a, b))
+        both = sorted({*old, *new})
+        return pa.struct([(name, _merge(old.get(name, pa.null()), new.get(name, pa.null()))) for name in both])
+    if pa.types.is_large_list(a) and pa.types.is_large_list(b):
+        return pa.large_list(_merge(a.value_type, b.value_type))
+    raise TypeError
+
+
+def _id_column(settings: InputConfig) -> str:
+    return settings.columns.id or "id"
+
+
+def _parts(
+    settings: InputConfig, schema: pa.Schema, schemas: Sequence[tuple[str, pa.Schema]]
+) -> dict[str, str]:
+    """Which input column plays text, id, source, language and date; checks that text is there and textual everywhere."""
+    names = {}
+    for part in CANONICAL:
+        named = getattr(settings.columns, part)
+        name = named or part
+        if name in schema.names:
+            names[part] = name
+        elif named and part != "text":
+            raise ConfigError(_absent(part, name, schema.names))
+    text = settings.columns.text
+    for url, own in schemas:
+        if text not in own.names:
+            raise ConfigError(f"{_absent('text', text, own.names)} (in {url})")
+        kind = plain(own.field(text).type)
+        if not (is_textual(kind) or pa.types.is_large_binary(kind) or pa.types.is_null(kind)):
+            raise ConfigError(f"input.columns.text: column {text!r} is {kind} in {url}, but text must be a string or binary column")
+    return names | ({"text": text} if schemas else {})
+
+
+def _absent(part: str, name: str, known: Sequence[str]) -> str:
+    from difflib import get_close_matches
+
+    near = get_close_matches(name, known, 1)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    return f"input.columns.{part}: no shard has a column {name!r}; the columns are {', '.join(sorted(known))}{hint}"

@@ -1,0 +1,249 @@
+"""Take a run from its ledger to its last count: which cells are missing, in what order, and what to do when one fails.
+
+The driver holds nothing per row and nothing that the ledger lacks: it can be killed and started anywhere.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from pipeline import account, exchange, plan
+from pipeline.config import Config
+from pipeline.corpus import Corpus
+from pipeline.errors import ContractError, WorkError
+from pipeline.executors.local import Run
+from pipeline.job import Job
+from pipeline.ledger import Ledger
+from pipeline.plan import Phase
+from pipeline.types import Cell, CellResult, Outcome, Task
+
+Notify = Callable[[str, Mapping[str, Any]], None]
+"""Told of progress: ("stage", {...}) when a group starts, ("task", {...}) for every outcome."""
+PART_OF_MEMORY = 4
+"""A partition fits a quarter of a worker's memory."""
+
+
+@dataclass(slots=True)
+class Driver:
+    """One run in progress."""
+
+    config: Config
+    corpus: Corpus
+    chain: Sequence[Phase]
+    job: Job
+    ledger: Ledger
+    execute: Run
+    notify: Notify
+    files: Mapping[str, int]
+    """Sizes of the files under the work tier when the run began; a cell whose file is not as recorded is redone."""
+    workers: int
+    redone: dict[str, int] = field(default_factory=dict)
+    """Cells computed in this run, by label."""
+    reused: dict[str, int] = field(default_factory=dict)
+    damaged: set[str] = field(default_factory=set)
+    _fresh: set[str] = field(default_factory=set)
+
+    # -- what is done ------------------------------------------------------------------------------------------------
+
+    def done(self, cell: Cell) -> CellResult | None:
+        """The cell's result if the ledger has it and its files are there as recorded."""
+        result: CellResult | None = self.ledger.state.done.get(cell.id)
+        if result is None or cell.id in self._fresh:
+            return result
+        if cell.label == "publish":
+            return result
+        for output in result.outputs:
+            if self.files.get(output.path) != output.bytes:
+                if output.path in self.files:
+                    self.damaged.add(output.path)
+                return None
+        return result
+
+    def latest(self, score_key: str, unit: str) -> CellResult | None:
+        """The newest sidecar that holds measures of this score key."""
+        result: CellResult | None = self.ledger.state.latest_by_score.get((score_key, unit))
+        return self.done(result.cell) if result else None
+
+    def results(self, phase: Phase) -> list[CellResult]:
+        """Results of a finished phase over slices, by ordinal."""
+        found = [self.done(phase.cell(part)) for part in self.corpus.slices]
+        return [result for result in found if result is not None]
+
+    def complete(self, phase: Phase) -> bool:
+        return len(self.results(phase)) == len(self.corpus.slices)
+
+    def phase(self, label: str, name: str) -> Phase:
+        return next(phase for phase in self.chain if phase.label == label and phase.name == name)
+
+    # -- the chain ---------------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Do every missing cell of the chain, group by group."""
+        for group in plan.fuse(self.chain):
+            needed = [phase for phase in group if self._needed(phase)]
+            if not needed:
+                continue
+            self.notify("stage", {"labels": [phase.label for phase in needed], "over": needed[0].over})
+            if needed[0].over == "slices":
+                self._slices(needed)
+            elif needed[0].kind == "settle":
+                self._settle(needed[0])
+            else:
+                self._reduce(needed[0])
+            if needed[0].kind == "ingest":
+                size = sum(int(result.facts["bytes"]) for result in self.results(needed[0]))
+                self.job = replace(self.job, corpus_bytes=size)
+
+    def _needed(self, phase: Phase) -> bool:
+        """Phases whose only purpose is a later one are skipped when that one is complete."""
+        if phase.sidecar:
+            return True
+        if phase.kind in ("measure", "account"):
+            settled = next(p for p in self.chain if p.label == phase.label and p.kind == "settle")
+            return self.done(settled.whole("all")) is None
+        if phase.kind == "settle":
+            return True
+        return not self.complete(self.phase(phase.label, "scatter"))
+
+    def _slices(self, group: Sequence[Phase]) -> None:
+        sources = {phase.source: self._files_of(phase.source) for phase in group if phase.source}
+        known = plan.Known(done=self.done, latest=self.latest)
+        units = list(plan.slice_units(group, self.chain, self.corpus.slices, known, sources))
+        for phase in group:
+            missing = sum(1 for unit, _ in units for step in unit.steps if step.cell.phase == phase.name and step.cell.label == phase.label)
+            self._count(phase.label, missing, len(self.corpus.slices) - missing)
+        self.do(plan.slice_tasks(units, self.workers, self.config.input.slice_bytes))
+
+    def _count(self, label: str, computed: int, reused: int) -> None:
+        self.redone[label] = self.redone.get(label, 0) + computed
+        self.reused[label] = self.reused.get(label, 0) + reused
+
+    def _source(self, key: str) -> tuple[Phase, list[CellResult]]:
+        phase = next(phase for phase in self.chain if phase.key == key)
+        if phase.over == "slices":
+            return phase, self.results(phase)
+        return phase, self._partition_results(phase)
+
+    def _files_of(self, key: str) -> list[str]:
+        return [output.path for result in self._source(key)[1] for output in result.outputs]
+
+    def _partition_results(self, phase: Phase) -> list[CellResult]:
+        """The results of a reduce phase under any number of partitions for which it is whole."""
+        for parts in (1 << bits for bits in range(13)):
+            first = self.done(phase.whole(f"{0:04d}of{parts:04d}"))
+            if first is None:
+                continue
+            found = [self.done(phase.whole(f"{part:04d}of{parts:04d}")) for part in range(parts)]
+            if None not in found:
+                return [result for result in found if result is not None]
+        return []
+
+    def _reduce(self, phase: Phase) -> None:
+        have = self._partition_results(phase)
+        if have:
+            self._count(phase.label, 0, len(have))
+            return
+        source, results = self._source(phase.source)
+        raw = sum(int(result.facts.get("raw", 0)) for result in results)
+        asked = self.config.run.partitions
+        limit = self.config.run.worker_memory // PART_OF_MEMORY
+        parts = 1 if phase.over == "once" else plan.partitions(raw, limit, None if asked == "auto" else int(asked))
+        ordinals = range(len(results)) if source.over == "slices" else [None] * len(results)
+        paths = [(result.outputs[0].path, ordinal) for result, ordinal in zip(results, ordinals, strict=True)]
+        tasks = [
+            plan.reduce_task(phase, paths, part, parts, exchange.bounds(part, parts, exchange.KEY_SPACE)) for part in range(parts)
+        ]
+        missing = [task for task in tasks if self.done(task.cells[0]) is None]
+        self._count(phase.label, len(missing), parts - len(missing))
+        self.do(missing)
+
+    def _settle(self, phase: Phase) -> None:
+        task = plan.settle_task(phase, [])
+        if self.done(task.cells[0]) is not None:
+            self._count(phase.label, 0, 1)
+            return
+        measured = next(p for p in self.chain if p.key == phase.source)
+        paths = [result.outputs[0].path for result in self.results(measured)]
+        self._count(phase.label, 1, 0)
+        self.do([plan.settle_task(phase, paths)])
+
+    # -- doing -------------------------------------------------------------------------------------------------------
+
+    def do(self, tasks: Sequence[Task]) -> None:
+        """Run tasks until each has ended; lost and passing failures are tried again, a bounded number of times."""
+        first = self.ledger.state.runs << 8
+        waiting = [replace(task, attempt=first) for task in tasks]
+        last = first + self.config.run.max_attempts
+        failed: list[Outcome] = []
+        total = {"tasks": len(tasks), "rows": sum(t.rows for t in tasks), "bytes": sum(t.bytes for t in tasks)}
+        self.notify("start", total)
+        while waiting:
+            by_id = {task.id: task for task in waiting}
+            waiting = []
+            for outcome in self.execute(self.job, list(by_id.values())):
+                self._record(outcome)
+                task = by_id[outcome.task]
+                again = outcome.error and outcome.transient and task.attempt + 1 < last
+                self.notify("task", {"outcome": outcome, "task": task, "again": bool(again)})
+                if again:
+                    waiting.append(replace(task, attempt=task.attempt + 1))
+                elif outcome.error == "ContractError":
+                    raise ContractError(outcome.message)
+                elif outcome.error:
+                    failed.append(outcome)
+        self.ledger.flush()
+        if failed:
+            raise WorkError(_summary(failed))
+
+    def _record(self, outcome: Outcome) -> None:
+        self.ledger.add(outcome)
+        for result in outcome.results:
+            self._fresh.add(result.cell.id)
+
+    # -- what stages say ---------------------------------------------------------------------------------------------
+
+    def sums(self, label: str) -> dict[str, int]:
+        """The facts of a global stage's reduce phases, added up."""
+        total: dict[str, int] = {}
+        for phase in self.chain:
+            if phase.label == label and phase.kind == "reduce":
+                for result in self._partition_results(phase):
+                    for name, value in result.facts.get("sum", {}).items():
+                        total[name] = total.get(name, 0) + int(value)
+        return total
+
+    def counts_path(self) -> str:
+        settled = self.phase(account.LABEL, "settle")
+        return plan.settle_task(settled, []).work.path
+
+
+def _summary(failed: Sequence[Outcome]) -> str:
+    first = failed[0]
+    where = ", ".join(sorted({f"{cell.label}.{cell.phase} {cell.unit}" for cell in first.cells})[:3])
+    return (
+        f"{len(failed)} task(s) failed after their retries; the first: {where}: {first.error}: "
+        f"{first.message.strip().splitlines()[-1] if first.message.strip() else 'no message'}; "
+        "finished work is kept: mend the cause and run the same command again"
+    )
+
+
+def cores(workers: int | str) -> int:
+    """How many worker processes `run.workers` means."""
+    return (os.cpu_count() or 1) if workers == "cores" else int(workers)
+
+
+def sidecars_of(driver: Driver) -> Iterator[dict[str, Any]]:
+    """label -> SidecarRef of every slice, stages in order."""
+    from pipeline.job import SidecarRef
+
+    chain = [phase for phase in driver.chain if phase.sidecar]
+    for part in driver.corpus.slices:
+        found = {}
+        for phase in chain:
+            result = driver.done(phase.cell(part))
+            assert result is not None
+            found[phase.label] = SidecarRef(path=result.outputs[0].path, key=result.cell.key)
+        yield found
