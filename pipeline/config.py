@@ -61,10 +61,12 @@ class Config(Settings):
 
     def absent_column(self, column: str, present: Iterable[str]) -> ConfigError:
         """The error for one of `input_columns_used()` that is not among the columns `present` in the input."""
-        where = naming(self.publish.columns, column, ("publish", "columns")) or ()
-        for index, entry in enumerate(self.stages):
-            if not where and column in columns_read(entry.stage, entry.settings):
-                where = naming(entry.tree(), column, ("stages", index)) or ("stages", index)
+        readers = [
+            naming(entry, column, ("stages", index))[0]
+            for index, entry in enumerate(self.stages)
+            if column in columns_read(entry.stage, entry.settings)
+        ]
+        where = readers[0] if readers else ("publish", "columns")
         written = [f"{entry.label}.{name}" for entry in self.stages for name in columns_written(entry.stage)]
         meant = [name for name in written if name.endswith(f".{column}")]
         step = f"did you mean {meant[0]!r}?" if meant else nearest(column, [*present, *sorted(CORE_COLUMNS)])
@@ -125,7 +127,7 @@ def check_files(config: Config) -> None:
             path = file.removeprefix("file://")
             if "://" in path or os.path.isfile(path):
                 continue
-            where = naming(entry.tree(), file, ("stages", index)) or ("stages", index)
+            where = naming(entry, file, ("stages", index))[0]
             beside = [str(name) for name in Path(path).parent.glob("*")]
             close = "".join(f"did you mean {name!r}? " for name in get_close_matches(path, beside, n=1))
             problems.add(where, repr(file), "there is no such file", f"{close}relative paths start at {os.getcwd()}")

@@ -84,11 +84,11 @@ class Problems:
             # A union tells every branch's complaint about the same value.
             self.add(path, got, " or ".join(dict.fromkeys(rule for rule, _ in rules)), rules[0][1])
 
-    def add_raised(self, error: ConfigError, model: type[BaseModel], prefix: Path) -> None:
-        """Add an error that a stage's own validator raised; it starts with the name of the setting."""
-        key, _, rest = error.message.partition(":")
-        inner = tuple(key.split("."))
-        path, text = (prefix + inner, rest.strip()) if inner[0] in fields(model) else (prefix, error.message)
+    def add_raised(self, error: ConfigError, stage: Stage, prefix: Path) -> None:
+        """Add an error of a stage's own checks, which starts with the setting: `ngram: ...` or `minhash.ngram: ...`."""
+        key, _, rest = error.message.partition(": ")
+        inner = tuple(key.removeprefix(f"{stage.name}.").split("."))
+        path, text = (prefix + inner, rest) if inner[0] in fields(stage.config) else (prefix, error.message)
         self.lines.append(f"{self.document.place(path)}: {dotted(path)}: {text}")
 
     def _unknown_key(self, path: Path, value: object, model: type[BaseModel], owner: str) -> None:

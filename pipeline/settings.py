@@ -156,9 +156,9 @@ class ValidationConfig(Section):
 
 
 class LimitsConfig(Section):
-    """Bounds on every phase of the curriculum."""
+    """Bounds on every phase of the manifest."""
 
-    epochs: Annotated[float, Field(ge=1)] = 4.0
+    epochs: Annotated[float, Positive] = 4.0
     floor: Share = 0.1
 
 

@@ -6,7 +6,7 @@ import importlib
 import json
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -75,12 +75,25 @@ def columns_written(stage: Stage) -> tuple[str, ...]:
     return (*stage.writes.names, *(stage.decide_writes.names if isinstance(stage, SettleStage) else ()))
 
 
-def naming(tree: Any, column: str, path: Path) -> Path | None:
-    """Path of the first setting in `tree` that is `column`, or `column` and more as in "quality.score desc"."""
+def naming(entry: StageEntry, name: str, path: Path) -> tuple[Path, str]:
+    """(path, text) of the setting of the entry at `path` that brings in the column or file `name`.
+
+    That is a string `name`, or one that goes on after it ("quality.score desc"), or else one that names another column
+    of the same stage; (path, name) where the stage names it by itself.
+    """
+    settings = list(_strings(entry.settings.model_dump(mode="json", by_alias=True), path))
+    owner = name.rpartition(".")[0] or name
+    exact = [found for found in settings if found[1].split(" ")[0] == name]
+    akin = [found for found in settings if found[1].startswith(f"{owner}.")]
+    return next(iter([*exact, *akin, (path, name)]))
+
+
+def _strings(tree: Any, path: Path) -> Iterator[tuple[Path, str]]:
     if isinstance(tree, str):
-        return path if tree.split(" ")[0] == column else None
+        yield path, tree
     parts = tree.items() if isinstance(tree, Mapping) else enumerate(tree) if isinstance(tree, list) else ()
-    return next((found for key, part in parts if (found := naming(part, column, (*path, key)))), None)
+    for key, part in parts:
+        yield from _strings(part, (*path, key))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -185,7 +198,7 @@ def entry(draft: Draft, raw: Mapping[str, Any], problems: Problems) -> StageEntr
     except ValidationError as error:
         problems.add_invalid(error, model, draft.path, f"stage {draft.stage.name}")
     except ConfigError as error:
-        problems.add_raised(error, model, draft.path)
+        problems.add_raised(error, draft.stage, draft.path)
     else:
         return StageEntry(label=draft.label, ref=draft.ref, stage=draft.stage, settings=settings)
     return None
@@ -194,25 +207,22 @@ def entry(draft: Draft, raw: Mapping[str, Any], problems: Problems) -> StageEntr
 def check_reads(drafts: Sequence[Draft], entries: Sequence[StageEntry | None], problems: Problems) -> None:
     """Every `label.column` that a stage reads must have been written by an earlier stage."""
     written: dict[str, None] = {}
-    unread = {draft.label for draft in drafts if draft.stage is None}
+    unknown = {draft.label for draft in drafts if draft.stage is None}
     for index, (draft, entry) in enumerate(zip(drafts, entries, strict=True)):
-        for column in _columns(draft, entry, problems):
+        for column, path, got in _reads(entry, draft, problems) if entry else ():
             owner = column.rpartition(".")[0]
-            if not owner or owner in unread or column in CORE_COLUMNS or column in written:
-                continue
-            path = naming(entry.tree(), column, draft.path) if entry else None
-            late = any(owner == later.label for later in drafts[index + 1 :])
-            step = f"move {owner} before {draft.label}" if late else nearest(column, written)
-            problems.add(path or draft.path, repr(column), "no earlier stage writes such a column", step)
+            if owner and owner not in unknown and column not in CORE_COLUMNS and column not in written:
+                late = any(owner == later.label for later in drafts[index + 1 :])
+                step = f"move {owner} before {draft.label}" if late else nearest(column, written)
+                problems.add(path, repr(got), f"no earlier stage writes {column!r}", step)
         if draft.stage is not None:
             written |= {f"{draft.label}.{name}": None for name in columns_written(draft.stage)}
 
 
-def _columns(draft: Draft, entry: StageEntry | None, problems: Problems) -> tuple[str, ...]:
-    if entry is None:
-        return ()
+def _reads(entry: StageEntry, draft: Draft, problems: Problems) -> list[tuple[str, Path, str]]:
+    """(column, path and text of the setting that brings it in) for all that the stage reads."""
     try:
-        return columns_read(entry.stage, entry.settings)
+        return [(column, *naming(entry, column, draft.path)) for column in columns_read(entry.stage, entry.settings)]
     except ConfigError as error:
-        problems.add_raised(error, entry.stage.config, draft.path)
-        return ()
+        problems.add_raised(error, entry.stage, draft.path)
+        return []
