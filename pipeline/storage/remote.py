@@ -214,6 +214,7 @@ def _connection(store: Store) -> tuple[int, str, bytes]:
 
 def _connect(store: Store) -> Any:
     import fsspec
+    from fsspec.registry import known_implementations
 
     protocol = store.url.partition("::")[0].partition("://")[0]
     options = _resolved(store.options)
@@ -222,7 +223,7 @@ def _connect(store: Store) -> Any:
         # From fsspec's own cache of instances a renewal would get the expired one again.
         filesystem, _ = fsspec.url_to_fs(store.url, skip_instance_cache=True, **options)
     except ImportError as error:
-        package = fsspec.registry.known_implementations.get(protocol, {}).get("class", "fsspec").partition(".")[0]
+        package = known_implementations.get(protocol, {}).get("class", "fsspec").partition(".")[0]
         if package == "fsspec":
             package = getattr(error.__cause__, "name", None) or protocol
         what = f"{store.where()}: {protocol}:// needs a package that is not installed"

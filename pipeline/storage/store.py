@@ -60,7 +60,8 @@ class Store:
 
     def local_path(self, path: str) -> Path | None:
         """Where the file lies in this machine's own file system; None for any other store."""
-        return Path(self.url, _inside(path)) if self.is_local else None
+        inside = _inside(path)
+        return Path(self.url, inside) if self.is_local else None
 
     def exists(self, path: str) -> bool:
         """Whether there is a file at `path`. Folders do not count: object stores have none."""
