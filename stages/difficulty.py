@@ -46,9 +46,9 @@ class Difficulty(StageConfig):
     """Writes `bits_per_byte` and `sum_nll` (nats, = bits_per_byte x bytes x ln 2), `tokens` (what the model predicted:
     bytes), `fold`, and `zstd_ratio` (compressed by raw bytes at level 1, low for repetitive text).
 
-    A document is scored by the model trained without its fold, and its fold follows from its text: copies share it, near
-    copies need not, so remove those first. Unscorable (null but for `fold` and `zstd_ratio`): a text above 8 bits per
-    byte, an empty one, and one for which no other fold has any text.
+    A document is scored by the model trained without its fold, and its fold follows from its text: copies share it,
+    near copies need not, so remove those first. Unscorable (null but for `fold` and `zstd_ratio`): a text above 8 bits
+    per byte, an empty one, and one for which no other fold has any text.
     """
 
     model: Annotated[Literal["ngram"], BeforeValidator(_embedded)] = "ngram"

@@ -64,9 +64,9 @@ def auc(low: np.ndarray, high: np.ndarray) -> float:
 def prose() -> list[str]:
     """Pieces of 900 characters of the standard library's docstrings, in seeded order."""
     names = """argparse asyncio/base_events collections/__init__ configparser csv datetime difflib email/message
-        fractions functools http/cookiejar imaplib inspect logging/__init__ optparse os pathlib pickle platform shutil smtplib
-        statistics string subprocess tarfile tempfile textwrap threading turtle typing unittest/mock urllib/request
-        uuid xml/dom/minidom zipfile"""
+        fractions functools http/cookiejar imaplib inspect logging/__init__ optparse os pathlib pickle platform shutil
+        smtplib statistics string subprocess tarfile tempfile textwrap threading turtle typing unittest/mock
+        urllib/request uuid xml/dom/minidom zipfile"""
     kinds = (ast.Module, ast.ClassDef, ast.FunctionDef)
     found = []
     for path in (Path(sysconfig.get_path("stdlib"), f"{name}.py") for name in names.split()):

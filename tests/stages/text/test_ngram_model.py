@@ -7,6 +7,7 @@ import pytest
 
 from pipeline.errors import ContractError
 from stages.text import ngram
+from stages.text.bits import mixed
 from stages.text.ngram_model import Model, add, build, count, dump, load, score
 
 LEAST = {5: 2, 6: 2}
@@ -134,19 +135,32 @@ def test_chunks_of_a_count_add_up(monkeypatch):
     assert np.array_equal(cut[1], whole[1])
 
 
-def test_frequent_ngrams_win_a_full_table():
-    """Where everything wants the same few slots, a larger table predicts unseen text better."""
+def test_larger_tables_predict_better():
+    """The more n-grams have a slot, the lower the loss of unseen text."""
     train, test = counted(sentences(8, 300, 60)), sentences(9, 50, 60)
     losses = [bits(build(*train, size, LEAST), test).sum() for size in (6, 9, 16)]
     assert losses[0] > losses[1] > losses[2]
 
 
+def test_most_frequent_ngram_has_the_slot():
+    """Where trigrams share a slot, it holds the most frequent, of equals the smallest, and nothing longer."""
+    windows, number = counted(sentences(8, 300, 60))
+    keys, where = np.unique(windows >> np.uint64(40), return_inverse=True)
+    hashes = mixed(keys + ngram.TAGS[3])
+    rank = np.lexsort((keys, -np.bincount(where, number)))
+    slots, first = np.unique(hashes[rank] >> np.uint64(60), return_index=True)
+    assert len(slots) == 16
+    table = build(windows, number, 4, LEAST).table
+    assert (table >> np.uint64(32) == hashes[rank][first] & np.uint64(0xFFFFFFFF)).all()
+
+
 def test_documents_do_not_see_each_other():
-    """The bits of a document are the same alone, beside copies of itself, and last of 70,000 documents."""
+    """A document has the same bits alone, after a copy of itself, and in the 65,536th place after many others."""
     model = build(*counted(sentences(10, 50, 40)), 16, LEAST)
     text = b"the window of the shard and the window of the shard"
-    crowd = bits(model, [text, text, *[b"a row"] * 70_000, text])
-    assert crowd[0] == crowd[1] == crowd[-1] == bits(model, [text])[0]
+    alone = bits(model, [text])[0]
+    assert bits(model, [text, text]).tolist() == [alone, alone]
+    assert bits(model, [text, *[b"a row"] * 65_534, text])[-1] == alone
 
 
 def test_probabilities_survive_sixteen_bits():
