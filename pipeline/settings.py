@@ -6,7 +6,6 @@ so, with what to do instead.
 
 from __future__ import annotations
 
-import datetime as dt
 import re
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal, get_args, get_origin
@@ -14,7 +13,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 from pydantic.fields import FieldInfo
 
-from pipeline.units import Count, Duration, Size
+from pipeline.units import Count, Date, Duration, Size
 
 Name = Annotated[str, Field(min_length=1)]
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -106,7 +105,7 @@ class SourceConfig(Section):
 class StoragePriceConfig(Section):
     price_per_gb_month: Price
     source: Name | None = None
-    date: dt.date | None = None
+    date: Date | None = None
 
 
 class TierConfig(Section):
@@ -188,7 +187,7 @@ class TrainingConfig(Section):
     goodput: PositiveShare | None = None
     price_per_gpu_hour: Price | None = None
     price_source: Name | None = None
-    price_date: dt.date | None = None
+    price_date: Date | None = None
     tokenizer: Annotated[str | None, not_built("give training.bytes_per_token, an assumed ratio")] = None
 
 
@@ -211,7 +210,7 @@ class PoolConfig(Section):
     kind: Literal["on_demand", "spot", "reserved"] = "on_demand"
     price_per_cpu_hour: Price | None = None
     source: Name | None = None
-    date: dt.date | None = None
+    date: Date | None = None
 
 
 class RayConfig(Section):

@@ -1,10 +1,11 @@
-"""Sizes, durations and counts as people write them: "256MiB", "14d", 7e9. All become whole numbers.
+"""Sizes, durations, counts and dates as people write them: "256MiB", "14d", 7e9, 2026-01-31.
 
-MB is 10^6 bytes and MiB is 2^20. Types to annotate a setting with: `Size` (bytes), `Duration` (seconds), `Count`.
+MB is 10^6 bytes and MiB is 2^20. Types for settings: `Size` (bytes), `Duration` (seconds), `Count`, `Date`.
 """
 
 from __future__ import annotations
 
+import datetime as dt
 import re
 from collections.abc import Mapping
 from fractions import Fraction
@@ -40,6 +41,16 @@ def parse_count(value: object) -> int:
     raise ValueError("it must be a whole number, without quotes")
 
 
+def parse_date(value: object) -> dt.date:
+    """The day "2026-01-31". ValueError for anything else."""
+    if isinstance(value, dt.date):
+        return value
+    try:
+        return dt.date.fromisoformat(str(value))
+    except ValueError:
+        raise ValueError("it must be a date such as 2026-01-31") from None
+
+
 def format_size(size: int) -> str:
     """The shortest text that `parse_size` reads back as `size`: 268435456 is "256MiB"."""
     if size == 0:
@@ -63,3 +74,4 @@ def _quantity(value: object, units: Mapping[str, int], what: str) -> int:
 Size = Annotated[int, BeforeValidator(parse_size), PlainSerializer(format_size, return_type=str, when_used="json")]
 Duration = Annotated[int, BeforeValidator(parse_duration)]
 Count = Annotated[int, BeforeValidator(parse_count)]
+Date = Annotated[dt.date, BeforeValidator(parse_date)]

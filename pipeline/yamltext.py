@@ -1,5 +1,7 @@
 """YAML 1.2 text by the rules of the core schema: `no` is a string, `7e9` a number, and a key given twice is an error.
 
+Values are what JSON can hold: numbers are finite, and a key is the text of a string or whole number.
+
 ruamel.yaml finds the structure. What a plain scalar means is decided here, because ruamel adds dates, merge keys and
 digits with underscores to the core schema, and because an error message needs the line of every key.
 """
@@ -155,9 +157,7 @@ class _Reader:
     def mapping(self, path: Path) -> dict[str, Any]:
         value: dict[str, Any] = {}
         while not isinstance(event := next(self.events), MappingEndEvent):
-            key = self.scalar(event) if isinstance(event, ScalarEvent) and event.tag is None else None
-            if not isinstance(key, str):
-                raise self.error(event, "a key must be a string; put it in quotes")
+            key = self.key(event)
             if key in value:
                 dotted = ".".join(str(part) for part in (*path, key))
                 first = self.places[*path, key]
@@ -171,6 +171,13 @@ class _Reader:
         while not isinstance(event := next(self.events), SequenceEndEvent):
             value.append(self.read(event, (*path, len(value))))
         return value
+
+    def key(self, event: Event) -> str:
+        if isinstance(event, ScalarEvent) and event.tag is None:
+            read = self.scalar(event)
+            if isinstance(read, str | int) and not isinstance(read, bool):
+                return str(event.value)
+        raise self.error(event, "a key must be a string; put it in quotes")
 
     def scalar(self, event: ScalarEvent) -> Scalar:
         text = str(event.value)
