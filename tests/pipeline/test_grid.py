@@ -135,7 +135,7 @@ def table(*rows):
 
 
 def test_small_groups_use_their_parents():
-    """A group under min_group is judged by its parent, which counts all its groups, and the last resort is everything."""
+    """A group under min_group is judged by its parent, which counts all its groups; the last parent is everything."""
     summed = table(
         (("en", "web"), 1.0, 10),
         (("en", "book"), 2.0, 3),
