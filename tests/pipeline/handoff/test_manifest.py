@@ -89,7 +89,7 @@ def changed(path, value):
 
 
 def test_build():
-    """A built document has its datasets sorted, its totals summed and an id of its content, and reads back as it was."""
+    """A built document has its datasets sorted, its totals summed and an id of its content; it reads back equal."""
     document = manifest.build(fields())
     ids = [d["id"] for d in document["datasets"]]
     assert ids == ["train-b0", "train-b1", "train-b2", "train-b3", "train-b4", "train-unscorable", "validation"]
