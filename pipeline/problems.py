@@ -8,6 +8,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
 
 from pipeline.errors import ConfigError, nearest
 from pipeline.settings import PASSWORD_IN_URL, Settings, fields, section, walk
@@ -37,6 +38,16 @@ def show(got: object) -> str:
         return f"a mapping of {', '.join(got) or 'nothing'}"
     text = PASSWORD_IN_URL.sub("://***@", "null" if got is None else repr(got))
     return text if len(text) <= 100 else f"{text[:97]}..."
+
+
+def of_python(detail: ErrorDetails) -> bool:
+    """Whether one of pydantic's errors says only that a list of the file is no tuple or set."""
+    return isinstance(detail["input"], list) and detail["type"] in (
+        "tuple_type",
+        "list_type",
+        "set_type",
+        "frozen_set_type",
+    )
 
 
 def dotted(path: Path) -> str:
@@ -72,11 +83,13 @@ class Problems:
         found: dict[tuple[Path, str], list[tuple[str, str]]] = {}
         for detail in error.errors(include_url=False):
             path = prefix + self._in_document(prefix, detail["loc"], detail["type"])
+            if of_python(detail):
+                continue
             if detail["type"] == "extra_forbidden":
                 self._unknown_key(path, detail["input"], _model_at(model, path[len(prefix) : -1]), owner)
                 continue
             got = NOTHING if detail["type"] == "missing" else show(detail["input"])
-            found.setdefault((path, got), []).append(_rule(dict(detail)))
+            found.setdefault((path, got), []).append(_rule(detail))
         for (path, got), rules in found.items():
             # A list whose entries were all refused counts as too short as well, which says nothing new.
             if any(len(other) > len(path) and other[: len(path)] == path for other, _ in found):
@@ -126,7 +139,7 @@ def _model_at(model: type[BaseModel], path: Path) -> type[BaseModel]:
     return model
 
 
-def _rule(detail: dict[str, Any]) -> tuple[str, str]:
+def _rule(detail: ErrorDetails) -> tuple[str, str]:
     """(rule, next step) of one of pydantic's errors."""
     kind, got = detail["type"], detail["input"]
     if kind == "value_error":

@@ -6,7 +6,7 @@ import sys
 
 import pyarrow as pa
 import pytest
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from pipeline.config import check_files, load, loads
 from pipeline.errors import ConfigError
@@ -553,3 +553,25 @@ def test_walk_reaches_every_depth():
     """walk names keys inside lists and tables with a star, and descends through optional sections."""
     keys = {key for key, _ in walk(Settings)}
     assert {"input.paths.*.as", "sources.*.priority", "tiers.hot.prices.date", "publish.validation.tokens"} <= keys
+
+
+class Derived(StageConfig):
+    keep: tuple[str, ...] = ()
+    rows: int = 0
+
+    @model_validator(mode="before")
+    @classmethod
+    def _derive(cls, given):
+        return {"rows": 4, **given}
+
+
+DERIVED = MapStage(name="derived", version=1, config=Derived, reads=("text",))
+
+
+def test_stage_that_derives_settings():
+    """A stage whose validator runs before the others still takes lists, and still refuses a string for a number."""
+    text = change("{stage: rules}", "{stage: derived, keep: [bytes desc]}")
+    assert loads(text, (*REGISTRY, DERIVED)).stages[0].settings == Derived(keep=("bytes desc",), rows=4)
+    message = problems(text.replace("keep: [bytes", "rows: '4', keep: [bytes"), registry=(*REGISTRY, DERIVED))
+    assert "stages.0.rows: got '4'" in message
+    assert len(message.splitlines()) == 1
