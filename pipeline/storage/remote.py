@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
 from pipeline.errors import AlreadyExists, ConfigError, CorpusmillError, StorageError
 from pipeline.keys import canonical
-from pipeline.storage.faults import MissingFileError, is_auth, is_taken, is_transient, said, storage_error
+from pipeline.storage.faults import MissingFileError, is_auth, is_taken, is_transient, said, shown, storage_error
 from pipeline.storage.local import Entry
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def look(store: Store, path: str) -> Entry | None:
     def info(filesystem: Any, name: str) -> Entry | None:
         filesystem.invalidate_cache()
         found = filesystem.info(name)
-        return None if found["type"] == "directory" else Entry(path, int(found["size"]), _stamp(found))
+        return None if found["type"] == "directory" else _entry(path, found)
 
     with suppress(MissingFileError):
         return request(store, "read", path, info)
@@ -197,8 +197,7 @@ def _connected(store: Store) -> tuple[Any, str]:
         if key not in _filesystems:
             _filesystems[key] = _connect(store)
         filesystem = _filesystems[key]
-    link = next(link for link in store.url.split("::") if "://" in link)
-    return filesystem, filesystem._strip_protocol(link).rstrip("/")  # noqa: SLF001 - fsspec has no public name for it
+    return filesystem, filesystem._strip_protocol(store.url).rstrip("/")  # noqa: SLF001 - fsspec has no public name
 
 
 def _disconnect(store: Store) -> None:
@@ -208,16 +207,18 @@ def _disconnect(store: Store) -> None:
 
 def _connection(store: Store) -> tuple[int, str, bytes]:
     """What a connection serves: one bucket or host of one process, so that nothing is shared over a fork."""
-    host = store.url if "::" in store.url else "/".join(store.url.split("/")[:3])
-    return os.getpid(), host, canonical(dict(store.options))
+    return os.getpid(), "/".join(store.url.split("/")[:3]), canonical(dict(store.options))
 
 
 def _connect(store: Store) -> Any:
     import fsspec
     from fsspec.registry import known_implementations
 
-    protocol = store.url.partition("::")[0].partition("://")[0]
+    protocol = store.url.partition("://")[0]
     options = _resolved(store.options)
+    if protocol in ("s3", "s3a"):
+        # The retries of botocore, s3fs and ours multiply: with all of them a dead endpoint is told after 70 s.
+        options["config_kwargs"] = {"retries": {"max_attempts": 1}, **options.get("config_kwargs", {})}
     try:
         fsspec.get_filesystem_class(protocol)
         # From fsspec's own cache of instances a renewal would get the expired one again.
@@ -261,7 +262,7 @@ def _in_memory(filesystem: Any) -> bool:
 
 
 def _lists_flat(filesystem: Any) -> bool:
-    """Whether its `find` is its own. The inherited one walks, and passes over folders that fail."""
+    """Whether `find` is its own. The inherited one walks, and passes over folders that fail."""
     from fsspec.asyn import AsyncFileSystem
 
     inherited = AsyncFileSystem._find  # noqa: SLF001
@@ -286,12 +287,28 @@ def _entries(infos: Iterable[Mapping[str, Any]], root: str, path: str) -> tuple[
         if info["type"] == "directory":
             folders.append(inside)
         else:
-            files.append(Entry(inside, int(info["size"]), _stamp(info)))
+            files.append(_entry(inside, info))
     return folders, files
 
 
+def _entry(path: str, info: Mapping[str, Any]) -> Entry:
+    if info["size"] is None:
+        raise StorageError(f"{shown(info['name'])}: the server tells no size here; name each file by its full URL")
+    return Entry(path, int(info["size"]), _stamp(info))
+
+
 def _stamp(info: Mapping[str, Any]) -> str:
-    for name in ("ETag", "etag", "generation", "mtime", "LastModified", "last_modified", "modified", "created"):
+    for name in (
+        "ETag",
+        "etag",
+        "generation",
+        "mtime",
+        "LastModified",
+        "Last-Modified",
+        "last_modified",
+        "modified",
+        "created",
+    ):
         value = info.get(name)
         if isinstance(value, datetime):
             value = value.timestamp()

@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 
 import xxhash
 
-from pipeline.errors import AlreadyExists, StorageError
+from pipeline.errors import AlreadyExists, ConfigError, StorageError
 from pipeline.keys import canonical
 from pipeline.storage import local, remote
 from pipeline.storage.faults import MissingFileError, shown
@@ -221,14 +221,14 @@ def _normal(url: str) -> str:
     if url.startswith(("file://", "local://")):
         url = url.partition("://")[2]
     scheme, separator, rest = url.partition("://")
-    return f"{scheme}://{rest.rstrip('/')}" if separator else os.path.abspath(os.path.expanduser(url))
+    if not separator:
+        return os.path.abspath(os.path.expanduser(url))
+    if "::" in url:
+        raise ConfigError(f"{shown(url)}: chained URLs (with '::') are not supported; name the store itself")
+    return f"{scheme}://{rest.rstrip('/')}"
 
 
 def _join(url: str, path: str) -> str:
-    if "::" in url and "://" in url:  # a chain: the path belongs to the first link that has one
-        links = url.split("::")
-        index = next(i for i, link in enumerate(links) if "://" in link)
-        return "::".join([*links[:index], _join(links[index], path), *links[index + 1 :]])
     return f"{url}{path}" if url.endswith("/") else f"{url}/{path}"
 
 

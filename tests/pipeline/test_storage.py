@@ -277,6 +277,18 @@ def test_a_missing_package_is_named(url, words):
         Store(url).exists("f")
 
 
+def test_a_chained_url_is_refused():
+    """A URL of several links is a config error instead of a name cut in the wrong place."""
+    with pytest.raises(ConfigError, match="chained"):
+        Store("zip://a.parquet::s3://bucket/b.zip")
+
+
+def test_a_server_that_tells_no_size_is_refused():
+    """A file whose size the store does not tell cannot be compared later, so it is not taken."""
+    with pytest.raises(StorageError, match="no size"):
+        remote._entries([{"name": "r/f", "type": "file", "size": None}], "r", "")
+
+
 # -- exclusive creates -----------------------------------------------------------------------------------------------
 
 
