@@ -85,6 +85,8 @@ def needs(given: Figure) -> list[str]:
 
 def show(given: Figure) -> str:
     """A figure as a reader takes it in: `1,234 USD [1,100 to 1,400] (estimated)`."""
+    if given["kind"] == "unknown":
+        return "unknown"
     value = "" if given["value"] is None else f"{number(given['value'])} {given['unit']}"
     interval = "" if given["low"] is None else f"[{number(given['low'])} to {number(given['high'])}]"
     return " ".join(filter(None, [value or (interval and given["unit"]), interval, f"({given['kind']})"]))

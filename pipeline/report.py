@@ -23,6 +23,9 @@ NO_SOURCE = "(none)"
 EXACT_REASON = "exact_duplicate"
 """Reason of a document whose text another kept document has; guards do not count it as a loss."""
 
+_NAMED = 5
+"""Sources that a guard's message names."""
+
 Record = Mapping[str, Any]
 
 
@@ -211,15 +214,16 @@ def _state(broken: bool, accepted: bool) -> str:
 def breach(judged: Sequence[Record]) -> str:
     """The message for guards that stop a run, empty where none does: source, share, limit, stage, and how to accept."""
     stopped = [guard for guard in judged if guard["state"] == "stopped"]
+    if not stopped:
+        return ""
     lines = [
         f"source {guard['name']!r} would lose {guard['value']:.1%} of its documents (limit {guard['limit']:.1%}), "
         f"most of them at stage {guard['stage']!r}"
-        for guard in stopped
+        for guard in stopped[:_NAMED]
     ]
-    if not lines:
-        return ""
-    names = ", ".join(repr(guard["name"]) for guard in stopped)
-    return f"guards.max_source_loss: {'; '.join(lines)}; if that is meant, set guards.accept: [{names}]"
+    names = ", ".join(repr(guard["name"]) for guard in stopped[:_NAMED])
+    more = f"; {len(stopped) - _NAMED:,} more sources would as well" if len(stopped) > _NAMED else ""
+    return f"guards.max_source_loss: {'; '.join(lines)}{more}; if that is meant, set guards.accept: [{names}]"
 
 
 def comparable(report: Record) -> dict[str, Any]:

@@ -230,7 +230,7 @@ def test_prices_carry_source_date_and_age():
         (percent(0, 5), "0%"), (percent(5, 5), "100%"), (percent(0, 0), "-"),
         (show(figure(2, "USD", "estimated", "f", low=1, high=3)), "2 USD [1 to 3] (estimated)"),
         (show(figure(None, "USD", "bounded", "f", low=1, high=3)), "USD [1 to 3] (bounded)"),
-        (show(figure(None, "USD", "unknown", "f")), "(unknown)"),
+        (show(figure(None, "USD", "unknown", "f")), "unknown"),
     ],
 )  # fmt: skip
 def test_numbers_as_readers_see_them(text, expected):
