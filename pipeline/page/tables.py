@@ -217,11 +217,8 @@ def _list(title: str, entries: Sequence[Html]) -> Html | None:
 
 def _identity(given: Record) -> Html:
     names = ("run_id", "corpus_id", "config_fingerprint", "version", "executor", "attempts_of_run", "started", "ended")
-    return el(
-        "dl",
-        *(el("div", el("dt", name.replace("_", " ")), el("dd", el("code", given[name]))) for name in names),
-        class_="facts",
-    )
+    facts = [(name.replace("_", " "), "none yet" if given[name] is None else given[name]) for name in names]
+    return el("dl", *(el("div", el("dt", name), el("dd", el("code", fact))) for name, fact in facts), class_="facts")
 
 
 def predictions(found: Sequence[Record]) -> Html:
