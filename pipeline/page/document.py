@@ -109,7 +109,7 @@ def _taken(totals: Record, measure: str, shown: Show) -> str:
     unit = " tokens" if measure == "tokens" else ""
     words = f"Removed {shown(totals['removed'][measure])}{unit} in {totals['removed']['docs']:,} documents"
     quarantined = totals["quarantined"]["docs"]
-    return f"{words}; {quarantined:,} documents could not be read and are quarantined." if quarantined else f"{words}."
+    return f"{words}; {quarantined:,} documents are quarantined." if quarantined else f"{words}."
 
 
 def worth(report: Record) -> Html:

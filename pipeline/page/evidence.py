@@ -52,7 +52,8 @@ def example(given: Record) -> Html:
     elif given.get("similarity") is not None:
         notes.append(join(f"{given.get('similarity_kind') or 'measured'} similarity {number(given['similarity'])}"))
     if given.get("score") is not None:
-        notes.append(join(f"score {signed(given['score'])}, threshold {signed(given.get('threshold'))}"))
+        cut = "" if given.get("threshold") is None else f", threshold {signed(given['threshold'])}"
+        notes.append(join(f"score {signed(given['score'])}{cut}"))
     left, right = clip(given["text_excerpt"]), clip(given.get("charged_excerpt"))
     place = f"{given['shard']}:{given['row']}"
     sides = [_excerpt("removed", place, marked(left, right) if right else left)]
