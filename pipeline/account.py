@@ -24,7 +24,7 @@ SCHEMA = pa.schema([
 
 
 def measure(frame: Frame, order: Sequence[str], scores: Sequence[tuple[str, str]] = ()) -> pa.Table:
-    """Counts of one batch. `order` are the labels from ingest on, `scores` the (label, column) to draw histograms of."""
+    """Counts of one batch. `order`: labels from ingest on. `scores`: (label, column) of which histograms are drawn."""
     size = frame.of(ingest.LABEL, "bytes").to_numpy()
     tokens = ingest.count_tokens(size, frame.token_ratio)
     kind, stage, reason = fates(frame, order)
@@ -44,7 +44,7 @@ def measure(frame: Frame, order: Sequence[str], scores: Sequence[tuple[str, str]
 
 
 def fates(frame: Frame, order: Sequence[str]) -> tuple[np.ndarray, np.ndarray, pa.Array]:
-    """(index into KINDS, label that decided or None, reason or null) of every row; each row ends at one label at most."""
+    """(index into KINDS, label that decided or None, reason or null) of every row; a row ends at one label at most."""
     kind = np.zeros(frame.rows, np.int8)
     stage = np.full(frame.rows, None, object)
     reason = pa.nulls(frame.rows, pa.large_string())
@@ -64,19 +64,28 @@ def fates(frame: Frame, order: Sequence[str]) -> tuple[np.ndarray, np.ndarray, p
 def _unscorable(frame: Frame, label: str, size: np.ndarray, tokens: np.ndarray) -> pa.Table:
     rows = columns.state_codes(frame.of(label, "state")) == UNSCORABLE
     found = int(rows.sum())
-    return _one("unscorable", [label], [None], [found], [int(size[rows].sum())], [int(tokens[rows].sum())], keep=found > 0)
+    return _one(
+        "unscorable", [label], [None], [found], [int(size[rows].sum())], [int(tokens[rows].sum())], keep=found > 0
+    )
 
 
 def _histogram(frame: Frame, label: str, column: str) -> pa.Table:
     scored = columns.state_codes(frame.of(label, "state")) == SCORED
     values = pc.fill_null(frame.of(label, column), 0).cast(pa.float32()).to_numpy(zero_copy_only=False)[scored]
-    cells, counts = np.unique(grid.grid(values), return_counts=True)
+    cells, counts = np.unique(grid.cells_of(values), return_counts=True)
     zeros = [0] * len(cells)
     return _one("histogram", [f"{label}.{column}"] * len(cells), cells.tolist(), counts.tolist(), zeros, zeros)
 
 
 def _one(
-    kind: str, stage: list[str], cell: list[int | None], docs: list[int], size: list[int], tokens: list[int], *, keep: bool = True
+    kind: str,
+    stage: list[str],
+    cell: list[int | None],
+    docs: list[int],
+    size: list[int],
+    tokens: list[int],
+    *,
+    keep: bool = True,
 ) -> pa.Table:
     if not keep:
         return SCHEMA.empty_table()

@@ -66,7 +66,14 @@ _bound: dict[tuple[str, ...], Any] = {}
 def bound(job: Job, label: str, part: str, facts: str, make: Callable[[Stage, StageConfig, Context], Any]) -> Any:
     """`make(stage, config, context)` once per worker for this stage, part and facts; the oldest of KEPT goes first."""
     ref = job.stages[label]
-    key = (ref.ref, canonical([dict(ref.settings), dict(ref.files)]).decode(), part, facts, job.work.url, str(job.corpus_bytes))
+    key = (
+        ref.ref,
+        canonical([dict(ref.settings), dict(ref.files)]).decode(),
+        part,
+        facts,
+        job.work.url,
+        str(job.corpus_bytes),
+    )
     if key not in _bound:
         stage, config = stage_of(job, label)
         value = make(stage, config, context(job, label, facts))

@@ -42,17 +42,20 @@ def state_codes(column: pa.ChunkedArray | pa.Array) -> np.ndarray:
     if isinstance(array, pa.ChunkedArray):
         array = array.chunk(0) if array.num_chunks else pa.array([], STATE_TYPE)
     lookup = np.array([STATES.index(name) for name in array.dictionary.to_pylist()] or [0], np.int8)
-    return lookup[array.indices.to_numpy(zero_copy_only=False)]
+    codes: np.ndarray = lookup[array.indices.to_numpy(zero_copy_only=False)]
+    return codes
 
 
 def alive(sidecar: pa.Table) -> np.ndarray:
     """Which rows are alive after the stage of this sidecar: bool, one per row."""
     passes = pc.is_null(sidecar["reason"]).to_numpy()
-    return (state_codes(sidecar["state"]) < GONE) & passes
+    live: np.ndarray = (state_codes(sidecar["state"]) < GONE) & passes
+    return live
 
 
 def failed(sidecar: pa.Table) -> np.ndarray:
-    return state_codes(sidecar["state"]) == FAILED
+    broken: np.ndarray = state_codes(sidecar["state"]) == FAILED
+    return broken
 
 
 def spread(values: pa.Array | pa.ChunkedArray, index: np.ndarray) -> pa.Array:
@@ -83,7 +86,9 @@ def write(store: Store, path: str, batches: Sequence[Mapping[str, pa.Array]], na
     return store.output(path, rows=table.num_rows)
 
 
-def read(store: Store, path: str, rows: int, names: Mapping[str, str], columns: Sequence[str] | None = None) -> pa.Table:
+def read(
+    store: Store, path: str, rows: int, names: Mapping[str, str], columns: Sequence[str] | None = None
+) -> pa.Table:
     """Read a sidecar. Raises ContractError (exit 3) if it is not the one of these rows, shard and key."""
     with store.open(path) as handle:
         reader = pq.ParquetFile(handle)

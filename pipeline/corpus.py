@@ -1,4 +1,4 @@
-"""The input: which shards there are, one schema for all of them, and their cut into slices. Reads footers, never text."""
+"""The input: its shards, one schema for all of them, and their cut into slices. Reads footers, never text."""
 
 from __future__ import annotations
 
@@ -239,10 +239,8 @@ def _id_column(settings: InputConfig) -> str:
     return settings.columns.id or "id"
 
 
-def _parts(
-    settings: InputConfig, schema: pa.Schema, schemas: Sequence[tuple[str, pa.Schema]]
-) -> dict[str, str]:
-    """Which input column plays text, id, source, language and date; checks that text is there and textual everywhere."""
+def _parts(settings: InputConfig, schema: pa.Schema, schemas: Sequence[tuple[str, pa.Schema]]) -> dict[str, str]:
+    """Which input column plays text, id, source, language and date; checks that text is textual everywhere."""
     names = {}
     for part in CANONICAL:
         named = getattr(settings.columns, part)
@@ -257,7 +255,9 @@ def _parts(
             raise ConfigError(f"{_absent('text', text, own.names)} (in {url})")
         kind = plain(own.field(text).type)
         if not (is_textual(kind) or pa.types.is_large_binary(kind) or pa.types.is_null(kind)):
-            raise ConfigError(f"input.columns.text: column {text!r} is {kind} in {url}, but text must be a string or binary column")
+            raise ConfigError(
+                f"input.columns.text: column {text!r} is {kind} in {url}, but text must be a string or binary column"
+            )
     return names | ({"text": text} if schemas else {})
 
 

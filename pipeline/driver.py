@@ -15,7 +15,7 @@ from pipeline.config import Config
 from pipeline.corpus import Corpus
 from pipeline.errors import ContractError, WorkError
 from pipeline.executors.local import Run
-from pipeline.job import Job
+from pipeline.job import Job, SidecarRef
 from pipeline.ledger import Ledger
 from pipeline.plan import Phase
 from pipeline.types import Cell, CellResult, Outcome, Task
@@ -113,7 +113,12 @@ class Driver:
         known = plan.Known(done=self.done, latest=self.latest)
         units = list(plan.slice_units(group, self.chain, self.corpus.slices, known, sources))
         for phase in group:
-            missing = sum(1 for unit, _ in units for step in unit.steps if step.cell.phase == phase.name and step.cell.label == phase.label)
+            missing = sum(
+                1
+                for unit, _ in units
+                for step in unit.steps
+                if step.cell.phase == phase.name and step.cell.label == phase.label
+            )
             self._count(phase.label, missing, len(self.corpus.slices) - missing)
         self.do(plan.slice_tasks(units, self.workers, self.config.input.slice_bytes))
 
@@ -154,7 +159,8 @@ class Driver:
         ordinals = range(len(results)) if source.over == "slices" else [None] * len(results)
         paths = [(result.outputs[0].path, ordinal) for result, ordinal in zip(results, ordinals, strict=True)]
         tasks = [
-            plan.reduce_task(phase, paths, part, parts, exchange.bounds(part, parts, exchange.KEY_SPACE)) for part in range(parts)
+            plan.reduce_task(phase, paths, part, parts, exchange.bounds(part, parts, exchange.KEY_SPACE))
+            for part in range(parts)
         ]
         missing = [task for task in tasks if self.done(task.cells[0]) is None]
         self._count(phase.label, len(missing), parts - len(missing))
@@ -215,9 +221,40 @@ class Driver:
                         total[name] = total.get(name, 0) + int(value)
         return total
 
+    def seconds(self, label: str) -> float:
+        """CPU seconds that the finished cells of a stage took, whenever they were done."""
+        total = 0.0
+        for phase in self.chain:
+            if phase.label == label:
+                found = self.results(phase) if phase.over == "slices" else self._partition_results(phase)
+                settled = self.done(phase.whole("all")) if phase.kind == "settle" else None
+                total += sum(
+                    float(result.facts.get("cpu", 0.0)) for result in [*found, *([settled] if settled else [])]
+                )
+        return round(total, 3)
+
+    def warnings(self) -> list[str]:
+        """What the ledger could not read, and files that were not as recorded."""
+        changed = [
+            f"{self.job.work.where(path)}: not as the ledger recorded it; its cell was redone"
+            for path in sorted(self.damaged)
+        ]
+        return [*self.ledger.state.warnings, *changed]
+
+    def sidecars(self) -> Iterator[dict[str, SidecarRef]]:
+        """Sidecars by label of every slice, stages in order."""
+        chain = [phase for phase in self.chain if phase.sidecar]
+        for part in self.corpus.slices:
+            found = {}
+            for phase in chain:
+                result = self.done(phase.cell(part))
+                assert result is not None, f"{phase.label} of {part.shard_id} is missing after its group"
+                found[phase.label] = SidecarRef(path=result.outputs[0].path, key=result.cell.key)
+            yield found
+
     def counts_path(self) -> str:
         settled = self.phase(account.LABEL, "settle")
-        return plan.settle_task(settled, []).work.path
+        return str(plan.settle_task(settled, []).work.path)
 
 
 def _summary(failed: Sequence[Outcome]) -> str:
@@ -233,17 +270,3 @@ def _summary(failed: Sequence[Outcome]) -> str:
 def cores(workers: int | str) -> int:
     """How many worker processes `run.workers` means."""
     return (os.cpu_count() or 1) if workers == "cores" else int(workers)
-
-
-def sidecars_of(driver: Driver) -> Iterator[dict[str, Any]]:
-    """label -> SidecarRef of every slice, stages in order."""
-    from pipeline.job import SidecarRef
-
-    chain = [phase for phase in driver.chain if phase.sidecar]
-    for part in driver.corpus.slices:
-        found = {}
-        for phase in chain:
-            result = driver.done(phase.cell(part))
-            assert result is not None
-            found[phase.label] = SidecarRef(path=result.outputs[0].path, key=result.cell.key)
-        yield found

@@ -8,6 +8,7 @@ into how many batches a writer cut, and nothing depends on that number.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -36,13 +37,14 @@ def write(store: Store, path: str, records: Sequence[pa.RecordBatch], space: int
     keys = table["key"].to_numpy() if table is not None else np.empty(0, np.uint64)
     order = _order(table, keys)
     cuts = np.searchsorted(keys[order], [np.uint64(bounds(i, BATCHES, space)[0]) for i in range(BATCHES)])
-    cuts = [*cuts.tolist(), len(order)]
-    schema = (table.schema if table is not None else pa.schema([("key", pa.uint64())])).with_metadata({"space": str(space)})
+    edges = [*cuts.tolist(), len(order)]
+    schema = (table.schema if table is not None else pa.schema([("key", pa.uint64())])).with_metadata(
+        {"space": str(space)}
+    )
     options = pa.ipc.IpcWriteOptions(compression="zstd")
-    with store.writer(path) as handle:
-        with pa.ipc.new_file(handle, schema, options=options) as out:
-            for low, high in zip(cuts[:-1], cuts[1:], strict=True):
-                out.write_batch(_take(table, order[low:high], schema))
+    with store.writer(path) as handle, pa.ipc.new_file(handle, schema, options=options) as out:
+        for low, high in pairwise(edges):
+            out.write_batch(_take(table, order[low:high], schema))
     raw = table.nbytes if table is not None else 0
     return store.output(path, rows=len(order)), raw
 
@@ -103,9 +105,9 @@ def _addressed(table: pa.Table, ordinal: int) -> pa.Table:
 
 def write_counts(store: Store, path: str, table: pa.Table) -> Output:
     """Publish the counts of one slice."""
-    with store.writer(path) as handle:
-        with pa.ipc.new_file(handle, table.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as out:
-            out.write_table(table)
+    options = pa.ipc.IpcWriteOptions(compression="zstd")
+    with store.writer(path) as handle, pa.ipc.new_file(handle, table.schema, options=options) as out:
+        out.write_table(table)
     return store.output(path, rows=table.num_rows)
 
 

@@ -1,6 +1,7 @@
 """The built-in first stage: byte policy, hashes, and the columns that every later stage may read.
 
-Removed here: `null_text`, `blank_text`. Quarantined here: `oversize`, `invalid_utf8` (under that policy), `undecodable`.
+Removed here: `null_text`, `blank_text`. Quarantined here: `oversize`, `invalid_utf8` (by that policy),
+`undecodable`.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ def ingest(
     out = {
         "state": columns.states(code),
         "measured": pa.array(np.ones(rows, bool)),
-        "reason": pa.array(np.where(passes, None, reason), pa.large_string()),
+        "reason": pa.array(reason, pa.large_string(), mask=passes),
         "message": _messages(reason, size, policy),
         "bytes": pa.array(size),
         "text_hash": pa.array(whole),
@@ -101,7 +102,11 @@ def _messages(reason: np.ndarray, size: np.ndarray, policy: Mapping[str, Any]) -
 
 def utf8(column: pa.Array) -> tuple[pa.Array, np.ndarray]:
     """The column as valid UTF-8 text, and which rows were valid as they came; others get U+FFFD for each bad part."""
-    raw = column.cast(pa.large_binary()) if not pa.types.is_null(column.type) else pa.nulls(len(column), pa.large_binary())
+    raw = (
+        column.cast(pa.large_binary())
+        if not pa.types.is_null(column.type)
+        else pa.nulls(len(column), pa.large_binary())
+    )
     text = _view_as_text(raw)
     try:
         text.validate(full=True)
@@ -200,5 +205,3 @@ RATIO_BITS = 20
 def token_ratio(bytes_per_token: float | None) -> int:
     """Tokens per byte as a fixed-point number; one token a byte without a basis."""
     return 1 << RATIO_BITS if bytes_per_token is None else round((1 << RATIO_BITS) / bytes_per_token)
-
-

@@ -1,4 +1,4 @@
-"""What a worker is told: the job all tasks share, and the work records of single tasks. Plain, picklable, without IO."""
+"""What a worker is told: the job all tasks share, and the work of single tasks. Plain, picklable, without IO."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
+from pipeline.corpus import BadShard
 from pipeline.stage import Stage, StageConfig
 from pipeline.storage import Store
 from pipeline.types import Cell, Slice
@@ -152,3 +153,5 @@ class PublishWork:
     rows: int = 0
     """For tables: the most rows of the part."""
     dry_run: bool = False
+    bad: tuple[BadShard, ...] = ()
+    """For the table of quarantined rows: shards that are quarantined whole."""

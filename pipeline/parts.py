@@ -24,8 +24,8 @@ HOT_LEVEL, COLD_LEVEL = 1, 6
 """zstd levels: hot is read again and again, cold is paid for by the month."""
 EVIDENCE = pa.schema([
     ("shard", pa.large_string()), ("row", pa.int64()), ("id", pa.large_string()), ("source", pa.large_string()),
-    ("language", pa.large_string()), ("stage", pa.large_string()), ("reason", pa.large_string()), ("score", pa.float64()),
-    ("threshold", pa.float64()), ("charged_shard", pa.large_string()), ("charged_row", pa.int64()),
+    ("language", pa.large_string()), ("stage", pa.large_string()), ("reason", pa.large_string()),
+    ("score", pa.float64()), ("threshold", pa.float64()), ("charged_shard", pa.large_string()), ("charged_row", pa.int64()),
     ("charged_id", pa.large_string()), ("charged_corpus", pa.large_string()), ("similarity", pa.float64()),
     ("similarity_kind", pa.string()), ("inter", pa.int32()), ("union", pa.int32()), ("group_size", pa.int32()),
     ("bytes", pa.int64()), ("tokens", pa.int64()), ("archive_file", pa.large_string()), ("archive_row", pa.int64()),
@@ -43,7 +43,7 @@ def run(job: Job, work: PublishWork) -> CellResult:
         return CellResult(cell=work.cell, outputs=(output,))
     if work.kind == "cold":
         return _archive(job, work)
-    return CellResult(cell=work.cell, outputs=tuple(_hot(job, work)))
+    return _hot(job, work)
 
 
 def _frame(job: Job, source: PartSource) -> Frame:
@@ -58,8 +58,9 @@ def _frame(job: Job, source: PartSource) -> Frame:
 # -- hot -------------------------------------------------------------------------------------------------------------
 
 
-def _hot(job: Job, work: PublishWork) -> Iterator[Output]:
+def _hot(job: Job, work: PublishWork) -> CellResult:
     held: dict[int, list[pa.Table]] = {index: [] for index in range(len(work.files))}
+    tokens = dict.fromkeys(held, 0)
     for source in work.sources:
         frame = _frame(job, source)
         live = frame.alive("split")
@@ -71,13 +72,18 @@ def _hot(job: Job, work: PublishWork) -> Iterator[Output]:
             if file.of > 1:
                 rows &= (order >> np.uint64(40)).astype(np.int64) * file.of >> 24 == file.index
             chosen[rows] = index
+            tokens[index] += int(frame.column("tokens").to_numpy()[rows].sum())
         for first, piece in _rows(job, source, work.columns, chosen >= 0):
             here = chosen[first : first + piece.num_rows]
             extra = piece.append_column("order", pa.array(order[first : first + piece.num_rows]))
             for index in np.unique(here[here >= 0]).tolist():
                 held[index].append(extra.filter(pa.array(here == index)))
-    for index, file in enumerate(work.files):
-        yield _write_shuffled(job.hot, file.path, held.pop(index), job.schema, work.columns)
+    written = [
+        _write_shuffled(job.hot, file.path, held.pop(index), job.schema, work.columns)
+        for index, file in enumerate(work.files)
+    ]
+    named = {file.path: [file.dataset, tokens[index]] for index, file in enumerate(work.files)}
+    return CellResult(cell=work.cell, outputs=tuple(written), facts={"files": named})
 
 
 def seeded(content: pa.Array, seed: int) -> np.ndarray:
@@ -120,7 +126,12 @@ def _write_shuffled(store: Store, path: str, pieces: list[pa.Table], schema: pa.
 
 def _kept_schema(schema: pa.Schema, names: Sequence[str]) -> pa.Schema:
     kinds = [(name, schema.field(name).type) for name in names]
-    return pa.schema([(name, pa.large_string() if pa.types.is_large_binary(kind) and name == "text" else kind) for name, kind in kinds])
+    return pa.schema(
+        [
+            (name, pa.large_string() if pa.types.is_large_binary(kind) and name == "text" else kind)
+            for name, kind in kinds
+        ]
+    )
 
 
 def _whole(column: pa.ChunkedArray) -> pa.Array:
@@ -140,13 +151,12 @@ def _groups(arrays: Mapping[str, pa.Array], rows: np.ndarray, schema: pa.Schema)
 def _write(store: Store, path: str, tables: Iterator[pa.Table], schema: pa.Schema, level: int) -> Output:
     rows = 0
     strings = [item.name for item in schema if not pa.types.is_large_string(item.type)]
-    with store.writer(path) as handle:
-        with pq.ParquetWriter(
-            handle, schema, compression="zstd", compression_level=level, use_dictionary=strings, store_schema=True
-        ) as out:
-            for table in tables:
-                rows += table.num_rows
-                out.write_table(table, row_group_size=max(1, table.num_rows))
+    with store.writer(path) as handle, pq.ParquetWriter(
+        handle, schema, compression="zstd", compression_level=level, use_dictionary=strings, store_schema=True
+    ) as out:
+        for table in tables:
+            rows += table.num_rows
+            out.write_table(table, row_group_size=max(1, table.num_rows))
     return store.output(path, rows=rows)
 
 
@@ -166,7 +176,9 @@ def _archive(job: Job, work: PublishWork) -> CellResult:
             frame = _frame(job, source)
             kind, stage, reason = account.fates(frame, list(source.sidecars))
             gone = kind == account.KINDS.index("removed")
-            for name, count in zip(*np.unique(np.array(reason.to_pylist(), object)[gone].astype(str), return_counts=True), strict=True):
+            for name, count in zip(
+                *np.unique(np.array(reason.to_pylist(), object)[gone].astype(str), return_counts=True), strict=True
+            ):
                 reasons[str(name)] = reasons.get(str(name), 0) + int(count)
             for first, piece in _rows(job, source, work.columns, gone):
                 here = np.flatnonzero(gone[first : first + piece.num_rows])
@@ -206,7 +218,7 @@ def _gathered(tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
 
 def _table(job: Job, work: PublishWork) -> Output:
     make, schema = (_removed_rows, EVIDENCE) if work.kind == "removed" else (_quarantined_rows, QUARANTINE)
-    tables, left = list[pa.Table](), work.rows
+    tables, left = [_shard_rows(work)] if work.bad else list[pa.Table](), work.rows
     for source in work.sources:
         table = make(job, source, dry_run=work.dry_run).slice(source.skip, left)
         tables.append(table.cast(schema))
@@ -231,13 +243,17 @@ def _removed_rows(job: Job, source: PartSource, *, dry_run: bool) -> pa.Table:
             made[name] = _of_deciding_stage(frame, labels, stage, name, type_).take(index)
     file, base = source.archive
     archived = pa.array(np.arange(len(gone)) + base)
-    made["archive_file"] = pa.nulls(len(gone), pa.large_string()) if dry_run else pa.array([file] * len(gone), pa.large_string())
+    made["archive_file"] = (
+        pa.nulls(len(gone), pa.large_string()) if dry_run else pa.array([file] * len(gone), pa.large_string())
+    )
     made["archive_row"] = pa.nulls(len(gone), pa.int64()) if dry_run else archived
     made["charged_corpus"] = pa.nulls(len(gone), pa.large_string())
     return pa.table({name: made[name] for name in EVIDENCE.names})
 
 
-def _of_deciding_stage(frame: Frame, labels: Sequence[str], stage: np.ndarray, name: str, kind: pa.DataType) -> pa.Array:
+def _of_deciding_stage(
+    frame: Frame, labels: Sequence[str], stage: np.ndarray, name: str, kind: pa.DataType
+) -> pa.Array:
     """Column `name` of the stage that removed each row, null where that stage has none."""
     out = pa.nulls(frame.rows, kind)
     for label in labels:
@@ -265,3 +281,14 @@ def _quarantined_rows(job: Job, source: PartSource, *, dry_run: bool) -> pa.Tabl
         "message": _of_deciding_stage(frame, labels, stage, "message", pa.large_string()).take(index),
         "bytes": frame.column("bytes").take(index), "attempts": pa.array([1] * count, pa.int32()),
     })  # fmt: skip
+
+
+def _shard_rows(work: PublishWork) -> pa.Table:
+    """One record a shard that is quarantined whole: its row and rows are not known."""
+    empty = {name: [None] * len(work.bad) for name in QUARANTINE.names}
+    known = {
+        "shard": [shard.shard_id for shard in work.bad], "stage": ["ingest"] * len(work.bad),
+        "reason": ["unreadable_shard"] * len(work.bad), "message": [shard.message for shard in work.bad],
+        "bytes": [shard.size for shard in work.bad], "attempts": [1] * len(work.bad),
+    }  # fmt: skip
+    return pa.table(empty | known, schema=QUARANTINE)

@@ -67,7 +67,9 @@ class _Above:
     global_label: str
 
 
-def phases(config: Config, ids: Sequence[str], names_of_parts: Mapping[str, str], hashes: Mapping[str, Any]) -> list[Phase]:
+def phases(
+    config: Config, ids: Sequence[str], names_of_parts: Mapping[str, str], hashes: Mapping[str, Any]
+) -> list[Phase]:
     """All phases of a run in order, `ingest` first and `account` last. `hashes`: label -> file name -> xxh128."""
     policy = {"invalid_utf8": config.input.invalid_utf8, "max_document_bytes": config.input.max_document_bytes}
     root = fingerprint("ingest", ingest.VERSION, policy, dict(names_of_parts))
@@ -96,18 +98,31 @@ def split_entry(config: Config) -> StageEntry:
     """The built-in stage that assigns datasets, as an entry like those of the config."""
     from pipeline.config import StageEntry
 
-    buckets = [f"{entry.label}.bucket" for entry in config.stages if entry.stage.name == "curriculum"]
+    curriculum = curriculum_of(config)
     validation = config.publish.validation.tokens if config.publish.validation else None
     settings = split.Split(
-        mix_by=tuple(config.publish.mix_by), bucket=buckets[-1] if buckets else None, validation_tokens=validation
-    )
+        mix_by=tuple(config.publish.mix_by), validation_tokens=validation,
+        bucket=f"{curriculum.label}.bucket" if curriculum else None,
+        buckets=getattr(curriculum.settings, "buckets", 0) if curriculum else 0,
+    )  # fmt: skip
     return StageEntry(label="split", ref="pipeline.split:STAGE", stage=split.STAGE, settings=settings)
+
+
+def curriculum_of(config: Config) -> StageEntry | None:
+    """The last stage that assigns buckets, by what it writes."""
+    found = [
+        entry for entry in config.stages
+        if isinstance(entry.stage, SettleStage) and "bucket" in entry.stage.decide_writes.names
+    ]  # fmt: skip
+    return found[-1] if found else None
 
 
 class _World:
     """What all stages' keys may depend on beside the stage above."""
 
-    def __init__(self, config: Config, corpus: str, hashes: Mapping[str, Any], keys: Mapping[str, tuple[str, str]]) -> None:
+    def __init__(
+        self, config: Config, corpus: str, hashes: Mapping[str, Any], keys: Mapping[str, tuple[str, str]]
+    ) -> None:
         self.corpus = corpus
         self.hashes = hashes
         self.keys = keys
@@ -157,8 +172,8 @@ def _map(stage: MapStage | SettleStage, own: _Own, above: _Above, world: _World,
     key = fingerprint("map", score, every, above.key, world.beside((*reads, *decides)), context)
     path = f"facts/{label}-{facts[:12]}.{_suffix(stage)}" if facts else ""
     return Phase(
-        label=label, name="map", kind="map", over="slices", key=key, score=score if stage.bind else "", after=above.label,
-        facts=path, sidecar=True,
+        label=label, name="map", kind="map", over="slices", key=key, score=score if stage.bind else "",
+        after=above.label, facts=path, sidecar=True,
     )  # fmt: skip
 
 
@@ -169,10 +184,15 @@ def _suffix(stage: Stage) -> str:
 def _settle(stage: SettleStage, own: _Own, above: _Above, world: _World) -> Iterator[Phase]:
     label, settings, base = own.label, own.settings, own.base
     chosen = stage.measure_settings
-    used = {n: v for n, v in own.every.items() if (n in chosen if chosen is not None else n not in stage.decide_settings)}
+    used = {
+        n: v for n, v in own.every.items() if (n in chosen if chosen is not None else n not in stage.decide_settings)
+    }
     reads = names(stage.measure_reads, settings)
     key, after = (above.key, above.label) if stage.basis == "previous" else (above.global_key, above.global_label)
-    measured = fingerprint("measure", base, used, key, world.scores(reads), world.beside(reads), world.sources, world.seed)
+    # Counts over text are of a sample whose rate depends on the bytes of the corpus, so on all of its inputs.
+    sampled = world.corpus if "text" in reads else None
+    beside = [world.beside(reads), world.sources, world.seed, sampled]
+    measured = fingerprint("measure", base, used, key, world.scores(reads), beside)
     facts = fingerprint(measured, world.corpus)
     yield Phase(label=label, name="measure", kind="measure", over="slices", key=measured, after=after)
     path = f"facts/{label}-{facts[:12]}.{_suffix(stage)}"
@@ -189,16 +209,21 @@ def _global(stage: GlobalStage, own: _Own, above: _Above, world: _World) -> Iter
         key = fingerprint(key, phase.name, used, world.beside(reads))
         if isinstance(phase, Reduce) and not met:
             key, met = fingerprint(key, world.corpus), True
-        if isinstance(phase, Emit):
-            kind, over = "emit", "slices"
-        else:
-            kind, over = "reduce", "once" if phase.single else "partitions"
-        yield Phase(
-            label=label, name=phase.name, kind=kind, over=over, key=key, after=above.label, index=index, source=last
-        )  # type: ignore[arg-type]
+        yield _one(label, phase, key, above.label, index, last)
         last = key
-    yield Phase(label=label, name="scatter", kind="scatter", over="slices", key=fingerprint(key, "scatter"), after=above.label,
-                index=len(stage.phases), source=key, sidecar=True)  # fmt: skip
+    yield Phase(
+        label=label, name="scatter", kind="scatter", over="slices", key=fingerprint(key, "scatter"),
+        after=above.label, index=len(stage.phases), source=key, sidecar=True,
+    )  # fmt: skip
+
+
+def _one(label: str, phase: Emit | Reduce, key: str, after: str, index: int, source: str) -> Phase:
+    if isinstance(phase, Emit):
+        return Phase(
+            label=label, name=phase.name, kind="emit", over="slices", key=key, after=after, index=index, source=source
+        )
+    over: Over = "once" if phase.single else "partitions"
+    return Phase(label=label, name=phase.name, kind="reduce", over=over, key=key, index=index, source=source)
 
 
 def fuse(chain: Sequence[Phase]) -> list[list[Phase]]:
@@ -230,7 +255,11 @@ class Known:
 
 
 def slice_units(
-    group: Sequence[Phase], chain: Sequence[Phase], slices: Sequence[Slice], known: Known, sources: Mapping[str, Sequence[str]]
+    group: Sequence[Phase],
+    chain: Sequence[Phase],
+    slices: Sequence[Slice],
+    known: Known,
+    sources: Mapping[str, Sequence[str]],
 ) -> Iterator[tuple[UnitWork, int]]:
     """The missing cells of every slice, and how many bytes doing them costs. `sources`: phase key -> exchange files."""
     before = [phase for phase in chain if phase.sidecar]
@@ -249,7 +278,12 @@ def slice_units(
 
 
 def _step(
-    phase: Phase, part: Slice, known: Known, group: Sequence[Phase], chain: Sequence[Phase], sources: Mapping[str, Sequence[str]]
+    phase: Phase,
+    part: Slice,
+    known: Known,
+    group: Sequence[Phase],
+    chain: Sequence[Phase],
+    sources: Mapping[str, Sequence[str]],
 ) -> Step:
     carry = None
     if phase.score and phase.kind == "map":
@@ -268,7 +302,9 @@ def _step(
 
 
 def _weight(part: Slice, steps: Sequence[Step]) -> int:
-    text = any(step.kind in ("ingest", "emit") or (step.kind == "map" and step.facts.endswith(".bin")) for step in steps)
+    text = any(
+        step.kind in ("ingest", "emit") or (step.kind == "map" and step.facts.endswith(".bin")) for step in steps
+    )
     scored = any(step.kind == "map" and step.cell.score_key and step.carry is None for step in steps)
     return part.bytes if text or scored else part.rows * NUMBER_ROW_BYTES
 
@@ -306,7 +342,9 @@ def partitions(raw_bytes: int, partition_bytes: int, asked: int | None) -> int:
     return parts
 
 
-def reduce_task(phase: Phase, sources: Sequence[tuple[str, int | None]], part: int, parts: int, bounds: tuple[int, int]) -> Task:
+def reduce_task(
+    phase: Phase, sources: Sequence[tuple[str, int | None]], part: int, parts: int, bounds: tuple[int, int]
+) -> Task:
     cell = phase.whole(f"{part:04d}of{parts:04d}")
     low, high = bounds
     work = ReduceWork(cell=cell, index=phase.index, sources=tuple(sources), low=low, high=high, folder=phase.folder)

@@ -6,25 +6,31 @@ Order of writing: data files, then edges, control and placement, the manifest la
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import xxhash
 
 from pipeline.columns import write_plain
+from pipeline.corpus import BadShard
 from pipeline.errors import AlreadyExists
+from pipeline.handoff import manifest
+from pipeline.handoff.phases import Plan, Schedule, phases
 from pipeline.job import PartFile, PartSource, PublishWork, SidecarRef
 from pipeline.keys import canonical, fingerprint, hash_bytes
+from pipeline.plan import curriculum_of
 from pipeline.storage import Store
-from pipeline.types import Cell, CellResult, Slice, Task
+from pipeline.types import Cell, CellResult, Output, Slice, Task
 
 if TYPE_CHECKING:
     from pipeline.config import Config
 
 VERSION = 1
+DBT = ("docs", "bytes", "tokens")
 TABLE_ROWS = 1_000_000
 """Rows of a part of removed/ and quarantined/."""
 Totals = Mapping[str, Mapping[str, Sequence[int]]]
@@ -61,17 +67,23 @@ def corpus_id(slices: Sequence[Slice], contents: Sequence[str]) -> str:
 def hot_tasks(config: Config, key: str, sources: Sources, columns: Sequence[str]) -> list[Task]:
     """Tasks that write the datasets: parts made of the same slices share a task, and so a reading."""
     seed = config.run.seed
-    order = sorted(range(len(sources.slices)), key=lambda i: xxhash.xxh3_64_intdigest(sources.slices[i].unit.encode(), seed=seed))
+    order = sorted(
+        range(len(sources.slices)), key=lambda i: xxhash.xxh3_64_intdigest(sources.slices[i].unit.encode(), seed=seed)
+    )
     datasets = sorted({name for totals in sources.totals for name in totals["datasets"]})
     by_run: dict[tuple[int, ...], list[tuple[PartFile, int]]] = {}
     for dataset in datasets:
-        sizes = {i: sources.totals[i]["datasets"][dataset][1] for i in order if dataset in sources.totals[i]["datasets"]}
+        sizes = {
+            i: sources.totals[i]["datasets"][dataset][1] for i in order if dataset in sources.totals[i]["datasets"]
+        }
         number = 0
         for run, count in _runs(list(sizes.items()), config.publish.part_bytes):
             for index in range(count):
                 path = f"{config.name}/data/{dataset}-{key[:12]}/part-{number:05d}.parquet"
                 size = sum(sizes[i] for i in run) // count
-                by_run.setdefault(tuple(run), []).append((PartFile(path=path, dataset=dataset, index=index, of=count), size))
+                by_run.setdefault(tuple(run), []).append(
+                    (PartFile(path=path, dataset=dataset, index=index, of=count), size)
+                )
                 number += 1
     tasks = []
     for run, files in by_run.items():
@@ -109,9 +121,13 @@ def _bundles(files: Sequence[tuple[PartFile, int]], limit: int) -> Iterator[list
         yield held
 
 
-def cold_tasks(config: Config, key: str, sources: Sources, columns: Sequence[str]) -> tuple[list[Task], dict[int, tuple[str, int]]]:
+def cold_tasks(
+    config: Config, key: str, sources: Sources, columns: Sequence[str]
+) -> tuple[list[Task], dict[int, tuple[str, int]]]:
     """Tasks that write the archive in corpus order, and where every slice's removed rows begin in it."""
-    sizes = [(i, sum(v[1] for v in totals["cold"].values())) for i, totals in enumerate(sources.totals) if totals["cold"]]
+    sizes = [
+        (i, sum(v[1] for v in totals["cold"].values())) for i, totals in enumerate(sources.totals) if totals["cold"]
+    ]
     tasks, begins = list[Task](), dict[int, tuple[str, int]]()
     for number, (run, _) in enumerate(_whole_runs(sizes, config.publish.part_bytes)):
         path = f"{config.name}/archive-{key[:12]}/part-{number:05d}.parquet"
@@ -133,8 +149,9 @@ def _docs(counts: Mapping[str, Sequence[int]]) -> int:
 
 
 def table_tasks(
-    kind: str, folder: str, key: str, sources: Sources, begins: Mapping[int, tuple[str, int]], *, dry_run: bool = False
-) -> list[Task]:
+    kind: str, folder: str, key: str, sources: Sources, begins: Mapping[int, tuple[str, int]], bad: Sequence[BadShard],
+    *, dry_run: bool = False,
+) -> list[Task]:  # fmt: skip
     """Tasks that write removed/ or quarantined/ in parts of TABLE_ROWS; an empty one is one file without rows."""
     name = "cold" if kind == "removed" else "quarantined"
     counts = [(i, _docs(totals[name])) for i, totals in enumerate(sources.totals) if totals[name]]
@@ -143,7 +160,8 @@ def table_tasks(
     def flush() -> None:
         nonlocal held, rows, number
         file = PartFile(path=f"{folder}/{kind}/part-{number:05d}.parquet")
-        tasks.append(_task(kind, key, [file], tuple(held), (), rows=rows, dry_run=dry_run))
+        shards = tuple(bad) if kind == "quarantined" and number == 0 else ()
+        tasks.append(_task(kind, key, [file], tuple(held), (), rows=rows, dry_run=dry_run, bad=shards))
         held, rows, number = [], 0, number + 1
 
     for ordinal, count in counts:
@@ -163,30 +181,117 @@ def table_tasks(
 
 def _task(
     kind: Any, key: str, files: Sequence[PartFile], parts: tuple[PartSource, ...], columns: Sequence[str], rows: int = 0,
-    *, dry_run: bool = False,
+    *, dry_run: bool = False, bad: tuple[BadShard, ...] = (),
 ) -> Task:  # fmt: skip
     unit = f"{files[0].path.rsplit('/', 1)[-1]}@{fingerprint([file.path for file in files])[:8]}"
     cell = Cell(label="publish", phase=kind, unit=unit, key=key)
     work = PublishWork(
-        cell=cell, kind=kind, files=tuple(files), sources=parts, columns=tuple(columns), rows=rows, dry_run=dry_run
-    )
+        cell=cell, kind=kind, files=tuple(files), sources=parts, columns=tuple(columns), rows=rows,
+        dry_run=dry_run, bad=bad,
+    )  # fmt: skip
     size = sum(source.part.bytes for source in parts)
     return Task(id=fingerprint(cell.id)[:16], attempt=0, cells=(cell,), work=work, bytes=size)
+
+
+# -- what was published ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Published:
+    """The outcome of publication, as the manifest and the report need it."""
+
+    corpus_id: str
+    key: str
+    datasets: list[dict[str, Any]]
+    schedule: Schedule
+    control: Schedule | None
+    edges: pa.Table | None
+    hot: Sequence[Output]
+    cold: Sequence[Output]
+    archive: dict[str, Any] | None
+    tables: Mapping[str, Sequence[Output]]
+
+
+def datasets(
+    split_facts: Mapping[str, Any], counts: pa.Table, files: Mapping[str, Sequence[Mapping[str, Any]]]
+) -> list[dict[str, Any]]:
+    """The manifest's datasets: records of split, totals of account, files of publication."""
+    kept = counts.filter(pc.equal(counts["kind"], "kept")).group_by("dataset").aggregate([(n, "sum") for n in DBT])
+    sums = {row["dataset"]: {n: row[f"{n}_sum"] for n in DBT} for row in kept.to_pylist()}
+    return [
+        {**record, **sums.get(record["id"], dict.fromkeys(DBT, 0)), "files": list(files.get(record["id"], []))}
+        for record in split_facts["datasets"]
+    ]
+
+
+def files_of(name: str, results: Sequence[CellResult]) -> dict[str, list[dict[str, Any]]]:
+    """Dataset id -> its files as the manifest names them, relative to the manifest's own folder."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for result in results:
+        for output in result.outputs:
+            dataset, tokens = result.facts["files"][output.path]
+            found.setdefault(dataset, []).append({
+                "path": f"../{output.path.removeprefix(f'{name}/')}", "format": "text", "role": "data",
+                "rows": output.rows, "tokens": tokens, "bytes": output.bytes, "xxh128": output.xxh128,
+            })  # fmt: skip
+    return {dataset: sorted(files, key=lambda file: file["path"]) for dataset, files in found.items()}
+
+
+def schedules(config: Config, records: Sequence[Mapping[str, Any]]) -> tuple[Schedule, Schedule | None]:
+    """The phases of the manifest and of its shuffled control; no control without a curriculum."""
+    curriculum = curriculum_of(config)
+    limits = config.publish.limits.model_dump()
+    tokens = config.training.tokens if config.training else None
+    own = {}
+    for record in records:
+        source = config.sources.get(str(record["group"].get("source")))
+        if source is not None and source.max_epochs is not None:
+            own[record["id"]] = source.max_epochs
+    seed = config.run.seed
+    shuffled = phases(records, tokens, None, limits, max_epochs=own, seed=seed)
+    if curriculum is None:
+        return shuffled, None
+    shape = {
+        name: getattr(curriculum.settings, name) for name in ("warmup", "anneal", "warmup_buckets", "anneal_buckets")
+    }
+    return phases(records, tokens, Plan(**shape), limits, max_epochs=own, seed=seed), shuffled
 
 
 # -- the manifest ----------------------------------------------------------------------------------------------------
 
 
-def archive_document(config: Config, key: str, results: Sequence[CellResult]) -> dict[str, Any]:
+def manifest_fields(
+    config: Config, published: Published, scores: Sequence[Mapping[str, Any]], software: str, created: str
+) -> dict[str, Any]:
+    """Everything of a manifest but its schema, totals and id."""
+    curriculum = curriculum_of(config)
+    buckets = None
+    if curriculum is not None:
+        by = list(getattr(curriculum.settings, "within", ()))
+        buckets = {"score": getattr(curriculum.settings, "by", ""), "by": by, "edges_file": "meta/edges.parquet"}
+    return {
+        "name": config.name, "created": created, "software": software, "corpus_id": published.corpus_id,
+        "config_fingerprint": config.fingerprint, "publish_fingerprint": published.key,
+        "tokenizer": None, "token_counts": "estimated", "scores": list(scores), "buckets": buckets,
+        "datasets": published.datasets, "phases": published.schedule.phases,
+        "limits": config.publish.limits.model_dump() | {"remainder": "wrap", "remainder_docs": 0},
+        "control": "control.json" if published.control is not None else None,
+        "exclusions": [], "positions": None, "archive": published.archive,
+    }  # fmt: skip
+
+
+def put_archive(store: Store, config: Config, key: str, results: Sequence[CellResult]) -> dict[str, str]:
+    """Write archive.json; returns the manifest's `archive` entry, its path relative to the cold tier's root."""
     files = [
-        {"path": output.path, "rows": output.rows, "bytes": output.bytes, "xxh128": output.xxh128, "reasons": dict(result.facts["reasons"])}
+        {"path": output.path.rsplit("/", 1)[-1], "rows": output.rows, "bytes": output.bytes, "xxh128": output.xxh128,
+         "reasons": dict(result.facts["reasons"])}
         for result in results for output in result.outputs
     ]  # fmt: skip
-    return {"schema": "corpusmill.archive/1", "run": config.name, "key": key, "files": sorted(files, key=lambda file: file["path"])}
-
-
-def put_archive(store: Store, config: Config, key: str, document: Mapping[str, Any]) -> dict[str, str]:
-    """Write archive.json; returns the manifest's `archive` entry, its path relative to the cold tier's root."""
+    document = {
+        "schema": "corpusmill.archive/1",
+        "run": config.name,
+        "files": sorted(files, key=lambda file: str(file["path"])),
+    }
     data = canonical(document) + b"\n"
     path = f"{config.name}/archive-{key[:12]}/archive.json"
     store.write_bytes(path, data)
@@ -200,41 +305,34 @@ def newest(store: Store, name: str) -> tuple[int, dict[str, Any] | None]:
         parts = entry.path.removeprefix(f"{name}/").split("/")
         if len(parts) == 2 and parts[1] == "manifest.json" and parts[0][:1] == "v" and parts[0][1:].isdigit():
             best = max(best, int(parts[0][1:]))
-    return (best, json.loads(store.read_bytes(f"{name}/v{best}/manifest.json"))) if best else (0, None)
+    return (best, manifest.load(store.read_bytes(f"{name}/v{best}/manifest.json"))) if best else (0, None)
 
 
-def put_manifest(
-    store: Store, config: Config, document: dict[str, Any], control: dict[str, Any] | None, edges: pa.Table | None,
-    identify: Callable[[Mapping[str, Any]], str],
-) -> tuple[str, bool]:  # fmt: skip
+def put_manifest(store: Store, fields: Mapping[str, Any], published: Published) -> tuple[str, bool]:
     """Publish the manifest as the next version unless the newest has its id. Returns its path and whether it is new."""
-    version, current = newest(store, config.name)
-    document["id"] = identify(document)
+    name = str(fields["name"])
+    version, current = newest(store, name)
+    identity = {"version": version + 1, "parent": current["id"] if current else None}
+    document = manifest.build({**fields, **identity})
     if current is not None and current["id"] == document["id"]:
-        return f"{config.name}/v{version}/manifest.json", False
-    document |= {"version": version + 1, "parent": current["id"] if current else None}
-    folder = f"{config.name}/v{version + 1}"
-    if edges is not None:
-        write_plain(store, f"{folder}/meta/edges.parquet", edges)
-    if control is not None:
-        control |= {"id": identify(control), "version": version + 1, "parent": document["parent"]}
-        store.write_bytes(f"{folder}/control.json", canonical(control) + b"\n")
-    try:
-        store.create(f"{folder}/placement-1.json", canonical(placement(store, document)) + b"\n")
-    except AlreadyExists:
-        pass  # left by a driver that was killed before the manifest: the same files at the same places
-    store.create(f"{folder}/manifest.json", canonical(document) + b"\n")
+        return f"{name}/v{version}/manifest.json", False
+    folder = f"{name}/v{version + 1}"
+    if published.edges is not None:
+        write_plain(store, f"{folder}/meta/edges.parquet", published.edges)
+    if published.control is not None:
+        control = manifest.build({**fields, **identity, "phases": published.control.phases, "control": None})
+        store.write_bytes(f"{folder}/control.json", manifest.to_bytes(control))
+    with suppress(AlreadyExists):  # left by a driver that was killed before the manifest: it says the same
+        store.create(f"{folder}/placement-1.json", canonical(_placement(store, document)) + b"\n")
+    store.create(f"{folder}/manifest.json", manifest.to_bytes(document))
     return f"{folder}/manifest.json", True
 
 
-def placement(store: Store, document: Mapping[str, Any]) -> dict[str, Any]:
+def _placement(store: Store, document: Mapping[str, Any]) -> dict[str, Any]:
     """Where every data file is as long as nothing has moved."""
     files = {}
-    for dataset in document["datasets"]:
-        for file in dataset["files"]:
-            path = file["path"].removeprefix("../")
-            entry = {"tier": "hot", "url": store.url_of(f"{document['name']}/{path}"), "scope": "shared", "bytes": file["bytes"],
-                     "xxh128": file["xxh128"], "verified_at": document["created"]}  # fmt: skip
-            files[file["path"]] = [entry]
+    for file in (file for dataset in document["datasets"] for file in dataset["files"]):
+        url = store.url_of(f"{document['name']}/{file['path'].removeprefix('../')}")
+        facts = {"bytes": file["bytes"], "xxh128": file["xxh128"], "verified_at": document["created"]}
+        files[file["path"]] = [{"tier": "hot", "url": url, "scope": "shared", **facts}]
     return {"schema": "corpusmill.placement/1", "manifest_id": document["id"], "files": files}
-

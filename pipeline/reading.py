@@ -120,7 +120,9 @@ def _structs(column: pa.ChunkedArray, kind: pa.StructType) -> pa.ChunkedArray:
     for piece in column.chunks:
         fields = {item.name: piece.field(index) for index, item in enumerate(piece.type)}
         children = [
-            as_type(pa.chunked_array([fields[item.name]]), item.type) if item.name in fields else pa.nulls(len(piece), item.type)
+            as_type(pa.chunked_array([fields[item.name]]), item.type)
+            if item.name in fields
+            else pa.nulls(len(piece), item.type)
             for item in kind
         ]
         pieces.append(pa.StructArray.from_arrays(children, fields=list(kind), mask=pc.is_null(piece)))

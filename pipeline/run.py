@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-
-from pipeline import account, binding, ingest, listing, page, plan, publish, report, results, storage
+from pipeline import __version__, account, binding, ingest, listing, plan, publish, report, results, storage
 from pipeline.config import Config, check_files
 from pipeline.corpus import Corpus, open_corpus
-from pipeline.driver import Driver, Notify, cores, sidecars_of
+from pipeline.driver import Driver, Notify, cores
 from pipeline.errors import AlreadyExists, ConfigError, ContractError
 from pipeline.executors import local
 from pipeline.executors.local import Run
@@ -24,7 +21,10 @@ from pipeline.job import Job, StageRef
 from pipeline.keys import canonical, hash_bytes
 from pipeline.ledger import Ledger
 from pipeline.storage import Store
-from pipeline.types import CellResult
+from pipeline.types import CellResult, Output, Task
+
+RESULTS = "results/{}"
+"""Folder of a config's report and tables under work/<name>/."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,7 +53,8 @@ def prepare(config: Config) -> Opened:
     corpus = open_corpus(config)
     _check_columns(config, corpus)
     hashes = {
-        entry.label: {name: _file_hash(url) for name, url in entry.stage.files(entry.settings).items()} for entry in config.stages
+        entry.label: {name: _file_hash(url) for name, url in entry.stage.files(entry.settings).items()}
+        for entry in config.stages
     }
     ids = [part.input_id for part in corpus.slices]
     chain = plan.phases(config, ids, corpus.names, hashes)
@@ -68,15 +69,20 @@ def _check_columns(config: Config, corpus: Corpus) -> None:
     known = set(corpus.schema.names)
     missing = sorted(config.input_columns_used() - known)
     if missing and corpus.slices:
-        raise ConfigError(f"columns {', '.join(missing)}: no stage before writes them and no shard has them; the input has {', '.join(sorted(known))}")
+        raise ConfigError(
+            f"columns {', '.join(missing)}: no stage before writes them and no shard has them; "
+            f"the input has {', '.join(sorted(known))}"
+        )
     if config.publish.columns is not None:
         absent = sorted(set(config.publish.columns) - known)
         if absent and corpus.slices:
-            raise ConfigError(f"publish.columns: no shard has {', '.join(absent)}; the input has {', '.join(sorted(known))}")
+            raise ConfigError(
+                f"publish.columns: no shard has {', '.join(absent)}; the input has {', '.join(sorted(known))}"
+            )
 
 
-def run(config: Config, notify: Notify = silent, *, dry_run: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Start or resume a run, publish it, and return its report. `run.exit_code` is 0, or 5 with quarantined input.
+def run(config: Config, notify: Notify = silent, *, sample: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Start or resume a run, publish it, and return its report. `sample` describes the rows of a dry run.
 
     Raises ConfigError before any work, ContractError (a guard, an identity, changed input), StorageError, BusyError,
     and WorkError where tasks failed after their retries: the same call again resumes.
@@ -87,7 +93,7 @@ def run(config: Config, notify: Notify = silent, *, dry_run: Mapping[str, Any] |
     with Ledger.open(opened.work, _driver_facts(config)) as ledger, executor(config) as execute:
         driver = _driver(opened, ledger, execute, notify)
         driver.run()
-        return _finish(opened, driver, run_json, started, dry_run)
+        return _finish(opened, driver, run_json, started, sample)
 
 
 def claim(opened: Opened) -> dict[str, Any]:
@@ -96,13 +102,14 @@ def claim(opened: Opened) -> dict[str, Any]:
     fresh = {"schema": "corpusmill.run/1", "name": config.name, "run_id": uuid.uuid4().hex, "created": now()}
     if not work.exists("run.json"):
         work.probe_exclusive()
-        try:
+        with suppress(AlreadyExists):  # another driver was quicker: the ledger decides which of the two goes on
             work.create("run.json", canonical(fresh) + b"\n")
-        except AlreadyExists:
-            pass  # another driver was quicker: the ledger decides which of the two goes on
     found: dict[str, Any] = json.loads(work.read_bytes("run.json"))
     if found["name"] != config.name:
-        raise ConfigError(f"name: got {config.name!r}, but {work.where()} belongs to run {found['name']!r}; use another name or folder")
+        raise ConfigError(
+            f"name: got {config.name!r}, but {work.where()} belongs to run {found['name']!r}; "
+            "use another name or folder"
+        )
     path = f"configs/{config.fingerprint}.yaml"
     if not work.exists(path):
         work.write_bytes(path, config.dump().encode())
@@ -110,8 +117,6 @@ def claim(opened: Opened) -> dict[str, Any]:
 
 
 def _driver_facts(config: Config) -> dict[str, Any]:
-    from pipeline import __version__
-
     return {"version": __version__, "config_fingerprint": config.fingerprint}
 
 
@@ -148,7 +153,9 @@ def _driver(opened: Opened, ledger: Ledger, execute: Run, notify: Notify) -> Dri
 
 def stage_refs(config: Config) -> dict[str, StageRef]:
     return {
-        entry.label: StageRef(ref=entry.ref, settings=entry.settings.model_dump(mode="json"), files=entry.stage.files(entry.settings))
+        entry.label: StageRef(
+            ref=entry.ref, settings=entry.settings.model_dump(mode="json"), files=entry.stage.files(entry.settings)
+        )
         for entry in (*config.stages, plan.split_entry(config))
     }
 
@@ -161,60 +168,75 @@ def stored(work: Store) -> dict[str, int]:
 # -- after the last count --------------------------------------------------------------------------------------------
 
 
-def _finish(opened: Opened, driver: Driver, run_json: Mapping[str, Any], started: str, dry_run: Mapping[str, Any] | None) -> dict[str, Any]:
+def _finish(
+    opened: Opened, driver: Driver, run_json: Mapping[str, Any], started: str, sample: Mapping[str, Any] | None
+) -> dict[str, Any]:
     """Judge the guards, publish, check the identities, write the manifest, then the report."""
-    config, work = opened.config, opened.work
+    config = opened.config
     counts = results.counts(driver)
     judged = report.guards(counts, config.model_dump(mode="json", exclude={"stages"}))
-    stopped = report.breach(judged) if dry_run is None else ""
-    folder = "dry-run" if dry_run is not None else f"results/{config.fingerprint[:12]}"
+    stopped = report.breach(judged)
     records = results.Records(
-        opened=opened, driver=driver, counts=counts, guards=judged, run_json=run_json, started=started, folder=folder, dry_run=dry_run
-    )
-    if stopped:
+        opened=opened, driver=driver, counts=counts, guards=judged, run_json=run_json, started=started, ended=now(),
+        folder=RESULTS.format(config.fingerprint[:12]), sample=sample,
+    )  # fmt: skip
+    if stopped and sample is None:
         results.write(records, results.document(records, complete=False))
         raise ContractError(stopped)
-    published = publication(opened, driver, folder, dry_run=dry_run is not None)
-    document = results.document(records, published=published)
+    published = publication(records)
+    document = results.document(replace(records, ended=now()), published)
     report.identities(document)
     results.check_tables(document, published)
-    if published.manifest is not None:
-        path, fresh = publish.put_manifest(driver.job.hot, config, published.manifest, published.control, published.edges)
+    if sample is None:
+        fields = publish.manifest_fields(config, published, results.scores(records), f"corpusmill {__version__}", now())
+        path, fresh = publish.put_manifest(driver.job.hot, fields, published)
         document["run"]["paths"]["manifest"] = driver.job.hot.url_of(path)
         driver.notify("published", {"path": path, "new": fresh})
     results.write(records, document, published)
     return document
 
 
-def publication(opened: Opened, driver: Driver, folder: str, *, dry_run: bool) -> publish.Published:
-    """Write datasets, archive and tables; returns what the manifest and the report say of them."""
+def publication(records: results.Records) -> publish.Published:
+    """Write datasets, archive and tables; of a dry run only the tables."""
+    opened, driver, dry = records.opened, records.driver, records.sample is not None
     config, corpus = opened.config, opened.corpus
     contents = [str(result.facts["content"]) for result in driver.results(driver.chain[0])]
     corpus_id = publish.corpus_id(corpus.slices, contents)
     key = publish.publish_fingerprint(config, corpus_id, opened.hashes)
     totals = [result.facts for result in driver.results(driver.phase(account.LABEL, "measure"))]
-    sources = publish.Sources(slices=corpus.slices, sidecars=list(sidecars_of(driver)), totals=totals)
-    columns = list(config.publish.columns or corpus.schema.names)
+    sources = publish.Sources(slices=corpus.slices, sidecars=list(driver.sidecars()), totals=totals)
     hot: list[CellResult] = []
     cold: list[CellResult] = []
     begins: dict[int, tuple[str, int]] = {}
-    if not dry_run:
+    if not dry:
+        columns = list(config.publish.columns or corpus.schema.names)
         hot = _published(driver, publish.hot_tasks(config, key, sources, columns), driver.job.hot)
         tasks, begins = publish.cold_tasks(config, key, sources, list(corpus.schema.names))
         cold = _published(driver, tasks, driver.job.cold)
     tables = {}
     for kind in ("removed", "quarantined"):
-        table_tasks = publish.table_tasks(kind, folder, key, sources, begins, dry_run=dry_run)
-        tables[kind] = _published(driver, table_tasks, opened.work)
-    return publish.assemble(opened, driver, corpus_id, key, hot, cold, tables, dry_run=dry_run)
+        wanted = publish.table_tasks(kind, records.folder, key, sources, begins, corpus.bad, dry_run=dry)
+        tables[kind] = _outputs(_published(driver, wanted, opened.work))
+    facts = binding.read_facts(opened.work, driver.phase("split", "map").facts)
+    datasets = publish.datasets(facts, records.counts, publish.files_of(config.name, hot))
+    schedule, control = publish.schedules(config, datasets)
+    return publish.Published(
+        corpus_id=corpus_id, key=key, datasets=datasets, schedule=schedule, control=control,
+        edges=results.edges_table(records), hot=_outputs(hot), cold=_outputs(cold), tables=tables,
+        archive=None if dry else publish.put_archive(driver.job.cold, config, key, cold),
+    )  # fmt: skip
 
 
-def _published(driver: Driver, tasks: Sequence[Any], store: Store) -> list[CellResult]:
+def _outputs(found: Sequence[CellResult]) -> list[Output]:
+    return [output for result in found for output in result.outputs]
+
+
+def _published(driver: Driver, tasks: Sequence[Task], store: Store) -> list[CellResult]:
     """Do the publish tasks whose files are not there as recorded; returns all their results."""
     folders = sorted({file.path.rsplit("/", 1)[0] for task in tasks for file in task.work.files})
     there = {entry.path: entry.size for folder in folders for entry in store.list(folder)}
 
-    def whole(task: Any) -> bool:
+    def whole(task: Task) -> bool:
         result = driver.done(task.cells[0])
         return result is not None and all(there.get(output.path) == output.bytes for output in result.outputs)
 
@@ -227,16 +249,3 @@ def _published(driver: Driver, tasks: Sequence[Any], store: Store) -> list[CellR
 def now() -> str:
     """RFC 3339 UTC, to the second."""
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-@contextmanager
-def nothing() -> Iterator[None]:
-    yield
-
-
-def example_texts(opened: Opened, wanted: Sequence[tuple[str, int]]) -> dict[tuple[str, int], str]:
-    """The texts of a few rows (shard, row), for the page."""
-    return results.texts(opened.corpus, wanted)
-
-
-__all__ = ["Opened", "Path", "pa", "page", "prepare", "run"]

@@ -16,8 +16,12 @@ import pyarrow.compute as pc
 from pipeline.handoff.manifest import dataset_ids
 from pipeline.stage import Context, SettleStage, StageConfig
 
-VALIDATION_SHARE = 0.01
+VALIDATION_PART = 100
+"""At most one token in so many of a mix group is held out."""
 CELL_BITS = 20
+UNSCORABLE = -1
+"""Bucket of a row without a score."""
+NO_BUCKET = -2
 
 
 class Split(StageConfig):
@@ -25,6 +29,8 @@ class Split(StageConfig):
     """Columns whose values make the mix groups."""
     bucket: str | None = None
     """Column with the bucket, where a curriculum assigned one."""
+    buckets: int = 0
+    """How many the curriculum has."""
     validation_tokens: int | None = None
 
 
@@ -35,11 +41,15 @@ def _reads(config: Split) -> tuple[str, ...]:
 def _keys(config: Split, batch: pa.RecordBatch) -> dict[str, pa.Array]:
     """The group of every row as one canonical string (null values kept apart from text), its bucket, its hash cell."""
     rows = batch.num_rows
-    parts = [pc.coalesce(pc.binary_join_element_wise(_large("="), batch[name].cast(pa.large_string()), _large("")), _large(""))
-             for name in config.mix_by]  # fmt: skip
+    parts = [_marked(batch[name]) for name in config.mix_by]
     group = pc.binary_join_element_wise(*parts, _large("\x1f")) if parts else pa.array([""] * rows, pa.large_string())
     bucket = batch[config.bucket].cast(pa.int16()) if config.bucket else pa.nulls(rows, pa.int16())
     return {"group": group, "bucket": bucket, "cell": pa.array(_cells(batch["content_hash"]))}
+
+
+def _marked(column: pa.Array) -> pa.Array:
+    """Values with a mark before them, so that null (nothing) differs from the empty string."""
+    return pc.coalesce(pc.binary_join_element_wise(_large("="), column.cast(pa.large_string()), _large("")), _large(""))
 
 
 def _large(text: str) -> pa.Scalar:
@@ -66,40 +76,49 @@ def measure(config: Split, context: Context) -> Callable[[pa.RecordBatch], pa.Ta
 
 
 def settle(config: Split, context: Context, table: pa.Table) -> dict[str, Any]:
-    """{"groups": {group: {"values", "cut", "datasets": {bucket: id}, "validation": id}}}; cut = first cell of training."""
+    """{"groups": {group: {"cut", "train": {bucket or "": dataset id}, "validation": id}}, "datasets": [record, ...]}.
+
+    `cut` is the first hash cell that is no longer validation. Buckets that stayed empty have a dataset too.
+    """
     group = np.array(table["group"].to_pylist(), object)
     cell, tokens = table["cell"].to_numpy(), table["tokens"].to_numpy()
-    overall = _cut(cell, tokens, config.validation_tokens or 0)
-    names = sorted(set(group.tolist()))
-    wanted = []
+    bucket = table["bucket"].fill_null(NO_BUCKET).to_numpy()
+    names = sorted(set(group.tolist())) or ([""] if not config.mix_by else [])
+    records, places = [], []
     for name in names:
-        rows = group == name
-        values = _values(config, name)
-        buckets = sorted(set(table["bucket"].filter(pa.array(rows)).to_pylist()), key=lambda b: (b is None, b))
-        wanted += [("train", bucket, values) for bucket in buckets] + [("validation", None, values)]
-    ids = iter(dataset_ids(wanted, bucketed=config.bucket is not None))
-    groups: dict[str, Any] = {}
-    for split, bucket, values in wanted:
-        name = _name(values)
-        entry = groups.setdefault(name, {"values": values, "cut": 0, "datasets": {}, "validation": ""})
+        present = set(bucket[group == name].tolist())
+        for split, kind, number in _kinds(config, present):
+            records.append({"split": split, "kind": kind, "bucket": number, "group": _values(config, name)})
+            places.append((name, split, "-1" if kind == "unscorable" else "" if number is None else str(number)))
+    groups: dict[str, Any] = {name: {"cut": 0, "train": {}, "validation": ""} for name in names}
+    for record, (name, split, key), dataset in zip(records, places, dataset_ids(records), strict=True):
+        record["id"] = dataset
         if split == "validation":
-            entry["validation"] = next(ids)
+            groups[name]["validation"] = dataset
         else:
-            entry["datasets"][str(bucket)] = next(ids)
-    for name in names:
-        rows = group == name
-        share = int(tokens[rows].sum() * VALIDATION_SHARE)
-        groups[name]["cut"] = min(overall, _cut(cell[rows], tokens[rows], share)) if config.validation_tokens else 0
-    return {"groups": groups}
+            groups[name]["train"][key] = dataset
+    if config.validation_tokens:
+        overall = _cut(cell, tokens, config.validation_tokens)
+        for name in names:
+            rows = group == name
+            share = int(tokens[rows].sum()) // VALIDATION_PART
+            groups[name]["cut"] = min(overall, _cut(cell[rows], tokens[rows], share))
+    return {"groups": groups, "datasets": records}
+
+
+def _kinds(config: Split, present: set[int]) -> list[tuple[str, str, int | None]]:
+    """(split, kind, bucket) of the datasets of one mix group."""
+    found: list[tuple[str, str, int | None]] = [("train", "bucket", number) for number in range(config.buckets)]
+    if not config.bucket:
+        found = [("train", "plain", None)]
+    elif UNSCORABLE in present:
+        found.append(("train", "unscorable", None))
+    return [*found, ("validation", "plain", None)] if config.validation_tokens else found
 
 
 def _values(config: Split, name: str) -> dict[str, str | None]:
     parts = name.split("\x1f") if config.mix_by else []
     return {column: part[1:] if part else None for column, part in zip(config.mix_by, parts, strict=True)}
-
-
-def _name(values: dict[str, str | None]) -> str:
-    return "\x1f".join("" if value is None else f"={value}" for value in values.values())
 
 
 def _cut(cell: np.ndarray, tokens: np.ndarray, limit: int) -> int:
@@ -120,18 +139,26 @@ def decide(config: Split, context: Context, batch: pa.RecordBatch) -> pa.RecordB
     coded = frame["group"].combine_chunks().dictionary_encode()
     names = coded.dictionary.to_pylist()
     code = coded.indices.to_numpy()
-    bucket = pc.fill_null(frame["bucket"], -2).to_numpy()
+    bucket = pc.fill_null(frame["bucket"], NO_BUCKET).to_numpy()
     out = np.empty(batch.num_rows, object)
     for index, name in enumerate(names):
         rows = code == index
         entry = groups[name]
-        for value, dataset in entry["datasets"].items():
-            out[rows & (bucket == (-2 if value == "None" else int(value)))] = dataset
+        for value, dataset in entry["train"].items():
+            out[rows & (bucket == (int(value) if value else NO_BUCKET))] = dataset
         out[rows & (cells < entry["cut"])] = entry["validation"]
     return pa.RecordBatch.from_arrays([pa.array(out, pa.large_string())], ["dataset"])
 
 
 STAGE = SettleStage(
-    name="split", version=1, config=Split, measure=measure, measure_reads=_reads, count_keys=("group", "bucket", "cell"),
-    settle=settle, decide=decide, decide_reads=_reads, decide_writes=pa.schema([("dataset", pa.large_string())]),
-)  # fmt: skip
+    name="split",
+    version=1,
+    config=Split,
+    measure=measure,
+    measure_reads=_reads,
+    count_keys=("group", "bucket", "cell"),
+    settle=settle,
+    decide=decide,
+    decide_reads=_reads,
+    decide_writes=pa.schema([("dataset", pa.large_string())]),
+)

@@ -68,11 +68,16 @@ class Context:
     """UTF-8 bytes of all rows that ingest passed; known from the first global or settle phase on, before that 0."""
 
 
+def no_files(config: StageConfig) -> Mapping[str, str]:
+    """The `files` of a stage that needs none."""
+    return {}
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MapStage:
     """The value for a row depends on that row alone.
 
-    `bind(config, context)` runs once per worker and returns `transform(batch of reads) -> batch of writes`, row for row.
+    `bind(config, context)` runs once per worker and gives `transform(batch of reads) -> batch of writes`, row for row.
     `decide(config, context, batch of decide_reads + writes) -> decision columns` is cheap and sees numbers only; a
     change of `decide_settings` runs it again without scoring again. A null in column `score` marks a row unscorable.
     """
@@ -88,7 +93,7 @@ class MapStage:
     decide_settings: tuple[str, ...] = ()
     score: str | None = None
     reasons: Mapping[str, str] = field(default_factory=dict)
-    files: Callable[[Any], Mapping[str, str]] = lambda config: {}
+    files: Callable[[Any], Mapping[str, str]] = no_files
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -122,7 +127,7 @@ class SettleStage:
     """Columns beside the decision columns that `decide` returns (a curriculum's bucket)."""
     score: str | None = None
     reasons: Mapping[str, str] = field(default_factory=dict)
-    files: Callable[[Any], Mapping[str, str]] = lambda config: {}
+    files: Callable[[Any], Mapping[str, str]] = no_files
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -175,7 +180,7 @@ class GlobalStage:
     writes: pa.Schema = NOTHING
     reasons: Mapping[str, str] = field(default_factory=dict)
     report: Callable[[Any, Mapping[str, int]], dict[str, Any]] | None = None
-    files: Callable[[Any], Mapping[str, str]] = lambda config: {}
+    files: Callable[[Any], Mapping[str, str]] = no_files
 
 
 Stage = MapStage | SettleStage | GlobalStage

@@ -1,4 +1,4 @@
-"""Run one task. The same function here, in a spawned process and on Ray: it catches everything and returns an outcome."""
+"""Run one task: the same function here, in a spawned process and on Ray. Whatever happens, it returns an outcome."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import resource
 import socket
 import time
 import traceback
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -56,11 +57,14 @@ def _results(job: Job, task: Task) -> list[CellResult]:
     work = task.work
     if isinstance(work, SliceWork):
         return [result for unit in work.units for result in run_unit(job, unit, task.attempt)]
+    begun = time.process_time()
     if isinstance(work, ReduceWork):
-        return [_reduce(job, work, task.attempt)]
-    if isinstance(work, SettleWork):
-        return [_settle(job, work)]
-    return [parts.run(job, work)]
+        result = _reduce(job, work, task.attempt)
+    elif isinstance(work, SettleWork):
+        result = _settle(job, work)
+    else:
+        result = parts.run(job, work)
+    return [replace(result, facts={**result.facts, "cpu": round(time.process_time() - begun, 4)})]
 
 
 def _reduce(job: Job, work: ReduceWork, attempt: int) -> CellResult:

@@ -1,1 +1,1 @@
-"""Where tasks run. An executor is a context manager that gives `run(tasks) -> outcomes`, in any order, exactly one a task."""
+"""Where tasks run: a context manager that gives `run(job, tasks) -> outcomes`, in any order, exactly one a task."""

@@ -12,7 +12,7 @@ import os
 import signal
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.context import SpawnProcess
 from typing import Any
@@ -89,16 +89,20 @@ def _fill(pool: list[_Worker], count: int) -> None:
 def _send(item: _Worker, job: Job, waiting: deque[Task]) -> None:
     task = waiting.popleft()
     item.task = task
-    try:
+    with suppress(OSError):  # it died while idle: the wait sees the closed pipe and reports the task as lost
         item.pipe.send((job, task))
-    except OSError:
-        pass  # it died while idle: the wait below sees the closed pipe and reports the task as lost
 
 
 def lost(task: Task, message: str) -> Outcome:
     """The outcome of an attempt whose worker never answered."""
     return Outcome(
-        task=task.id, attempt=task.attempt, cells=task.cells, error="WorkerLost", message=message, transient=True, lost=True
+        task=task.id,
+        attempt=task.attempt,
+        cells=task.cells,
+        error="WorkerLost",
+        message=message,
+        transient=True,
+        lost=True,
     )
 
 

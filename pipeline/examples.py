@@ -1,0 +1,92 @@
+"""Texts of a few removed documents beside what they were charged to, for the page. Read from the input, row by row."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from pipeline import ingest
+from pipeline.corpus import Corpus
+from pipeline.reading import read_rows
+from pipeline.storage import Store
+from pipeline.types import Output, Slice
+
+PER_REASON = 2
+MOST = 24
+EXCERPT = 1200
+"""Characters of a text that are kept."""
+FIELDS = (
+    "stage",
+    "reason",
+    "shard",
+    "row",
+    "id",
+    "score",
+    "threshold",
+    "charged_shard",
+    "charged_row",
+    "similarity",
+    "similarity_kind",
+)
+
+
+def of(corpus: Corpus, work: Store, tables: Sequence[Output]) -> list[dict[str, Any]]:
+    """Up to PER_REASON documents for each stage and reason, the first by (shard, row) that the first part has."""
+    rows = _chosen(work, tables)
+    wanted = [(row["shard"], row["row"]) for row in rows]
+    wanted += [(row["charged_shard"], row["charged_row"]) for row in rows if row["charged_shard"] is not None]
+    found = texts(corpus, wanted)
+    for row in rows:
+        row["text_excerpt"] = found.get((row["shard"], row["row"]), "")
+        if row["charged_shard"] is not None:
+            row["charged_excerpt"] = found.get((row["charged_shard"], row["charged_row"]), "")
+    return rows
+
+
+def _chosen(work: Store, tables: Sequence[Output]) -> list[dict[str, Any]]:
+    if not tables:
+        return []
+    with work.open(tables[0].path) as handle:
+        table = pq.read_table(handle, columns=list(FIELDS))
+    known = pc.is_in(table["reason"], pa.array(["null_text"]))
+    table = table.filter(pc.invert(known))
+    pair = pc.binary_join_element_wise(table["stage"], table["reason"], pa.scalar("/", pa.large_string()))
+    codes = pair.combine_chunks().dictionary_encode() if table.num_rows else None
+    if codes is None:
+        return []
+    code = codes.indices.to_numpy()
+    rows = [int(row) for value in range(len(codes.dictionary)) for row in np.flatnonzero(code == value)[:PER_REASON]]
+    found: list[dict[str, Any]] = table.take(pa.array(rows[:MOST])).to_pylist()
+    return found
+
+
+def texts(corpus: Corpus, wanted: Sequence[tuple[str, int]]) -> dict[tuple[str, int], str]:
+    """(shard, row) -> the beginning of its text under the byte policy."""
+    by_slice: dict[int, list[int]] = {}
+    for shard, row in wanted:
+        for ordinal, part in enumerate(corpus.slices):
+            if part.shard_id == shard and part.first_row <= row < part.first_row + part.rows:
+                by_slice.setdefault(ordinal, []).append(row - part.first_row)
+    found = {}
+    for ordinal, rows in by_slice.items():
+        part = corpus.slices[ordinal]
+        for row, text in _texts(part, corpus.schema, corpus.names, rows).items():
+            found[part.shard_id, part.first_row + row] = text
+    return found
+
+
+def _texts(part: Slice, schema: pa.Schema, names: Mapping[str, str], rows: Sequence[int]) -> dict[int, str]:
+    mask = np.zeros(part.rows, bool)
+    mask[list(rows)] = True
+    found = {}
+    for raw in read_rows(part, schema, [names["text"]], mask):
+        here = [row for row in rows if raw.first <= row < raw.first + raw.rows]
+        if here and raw.columns is not None:
+            text, _ = ingest.utf8(raw.columns[names["text"]])
+            found.update({row: (text[row - raw.first].as_py() or "")[:EXCERPT] for row in here})
+    return found
