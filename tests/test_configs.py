@@ -10,6 +10,7 @@ import pytest
 
 from pipeline import yamltext
 from pipeline.config import load, loads
+from pipeline.errors import ConfigError
 from pipeline.settings import Settings, fields, section
 from pipeline.stage import SettleStage
 from stages import STAGES
@@ -127,3 +128,34 @@ def test_presets_show_every_section():
     """The full-size preset uses every section that is built, so that a user finds an example of each."""
     given = yamltext.parse((CONFIGS / "web.yaml").read_text(), "web.yaml").value
     assert set(given) == {*fields(Settings), "stages"} - {"budget"}
+
+
+@pytest.mark.parametrize(
+    ("override", "expected"),
+    [
+        ("minhash.treshold=0.8", ["stages.3.treshold: ", "did you mean 'threshold'?"]),
+        ("minhash.threshold='0.8'", ["stages.3.threshold: got '0.8'", "without quotes"]),
+        ("minhash.threshold=1.5", ["stages.3.threshold: got 1.5"]),
+        ("minhash={stage: minhash, bands: 400, rows: 100}", ["minhash.KEY=VALUE"]),
+        ("stages.3={stage: minhash, bands: 400, rows: 100}", ["stages.3.bands: got 400", "16384"]),
+        ("minhash.keep=[quality.scor desc]", ["stages.3.keep.0: got 'quality.scor desc'", "did you mean 'quality.sc"]),
+        ("exact.keep=[quality.score desc]", ["stages.1.keep.0: got 'quality.score desc'", "move quality before exact"]),
+        ("exact.normalisation=text1", ["stages.1.normalisation: got 'text1'", "did you mean 'text-1'?"]),
+        ("select.keep_bottom=0.5", ["stages.4: ", "exactly one of keep_top, keep_bottom, band"]),
+        ("select.by=difficulty.bits_per_byte", ["stages.4.by: ", "move difficulty before select"]),
+        ("select.ties=hash", ["stages.4.ties: got 'hash'", "not built yet"]),
+        ("difficulty.model=gpt2", ["stages.5.model: got 'gpt2'", "not built yet"]),
+        ("difficulty.sample=20MX", ["stages.5.sample: got '20MX'", "units: B, kB, MB"]),
+        ("curriculum.by=difficulty.bits_per_bite", ["stages.6.by: ", "did you mean 'difficulty.bits_per_byte'?"]),
+        ("curriculum.anneal_buckets=[7]", ["stages.6.anneal_buckets: got ", "buckets from 0 to 4"]),
+        ("heuristics.rules=[gopher]", ["stages.0.rules.0: got 'gopher'", "gopher_quality"]),
+        ("heuristics.min_words=-1", ["stages.0.min_words: got -1"]),
+    ],
+)  # fmt: skip
+def test_mistake_in_a_stage(override, expected):
+    """Whatever a shipped stage refuses is told with the key path in the file, whoever found it."""
+    with pytest.raises(ConfigError) as caught:
+        load(CONFIGS / "demo.yaml", STAGES, [override])
+    for part in expected:
+        assert part in caught.value.message
+    assert len(caught.value.message.splitlines()) == 1
