@@ -17,7 +17,8 @@ VERSION = 1
 KEYS = ("kind", "stage", "reason", "source", "language", "dataset", "cell")
 COUNTS = ("docs", "bytes", "tokens")
 KINDS = ("kept", "removed", "quarantined")
-"""What became of a row. Beside these, `unscorable` rows count states and `histogram` rows count score grid cells."""
+"""What became of a row. Beside these, `in` counts every row apart, so that the sums can be checked against it,
+`unscorable` counts states and `histogram` the grid cells of scores."""
 SCHEMA = pa.schema([
     *((name, pa.large_string()) for name in KEYS[:-1]), ("cell", pa.int32()), *((name, pa.int64()) for name in COUNTS),
 ])  # fmt: skip
@@ -37,10 +38,17 @@ def measure(frame: Frame, order: Sequence[str], scores: Sequence[tuple[str, str]
         "dataset": dataset, "cell": pa.nulls(frame.rows, pa.int32()),
         "docs": pa.array(np.ones(frame.rows, np.int64)), "bytes": pa.array(size), "tokens": pa.array(tokens),
     })  # fmt: skip
+    entered = rows.set_column(0, "kind", pa.array(["in"] * frame.rows, pa.large_string()))
+    for name in ("stage", "reason", "dataset"):
+        entered = entered.set_column(entered.column_names.index(name), name, pa.nulls(frame.rows, pa.large_string()))
     extras = [_unscorable(frame, label, size, tokens) for label in order if label not in (ingest.LABEL, "split")]
     extras += [_histogram(frame, label, column) for label, column in scores]
+    return pa.concat_tables([_summed(rows), _summed(entered), *extras])
+
+
+def _summed(rows: pa.Table) -> pa.Table:
     summed = rows.group_by(list(KEYS), use_threads=False).aggregate([(name, "sum") for name in COUNTS])
-    return pa.concat_tables([summed.rename_columns([*KEYS, *COUNTS]).cast(SCHEMA), *extras])
+    return summed.rename_columns([*KEYS, *COUNTS]).cast(SCHEMA)
 
 
 def fates(frame: Frame, order: Sequence[str]) -> tuple[np.ndarray, np.ndarray, pa.Array]:

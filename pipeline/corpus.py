@@ -71,7 +71,7 @@ def open_corpus(config: Config) -> Corpus:
     Raises ConfigError for an empty match, clashing shard ids, a missing or non-textual text column and types that
     cannot be one; ContractError for an unreadable shard under `bad_shards: stop`.
     """
-    files, ignored = _listing(config.input)
+    files, ignored = _listing(config)
     footers, bad = _footers(files)
     if bad and config.input.bad_shards == "stop":
         first = bad[0]
@@ -86,22 +86,22 @@ def open_corpus(config: Config) -> Corpus:
     return Corpus(slices=tuple(slices), schema=schema, names=names, bad=tuple(bad), ignored=tuple(ignored))
 
 
-def _listing(settings: InputConfig) -> tuple[dict[str, storage.InputFile], list[str]]:
+def _listing(config: Config) -> tuple[dict[str, storage.InputFile], list[str]]:
     files: dict[str, storage.InputFile] = {}
     ignored: list[str] = []
-    for index, entry in enumerate(settings.paths):
+    for index, entry in enumerate(config.input.paths):
         listing = storage.expand(entry.url)
         ignored.extend(listing.ignored)
         if not listing.files:
             raise ConfigError(
-                f"input.paths[{index}]: got {entry.url!r}, but it matches no Parquet file; "
+                f"{config.origin}: input.paths.{index}: got {entry.url!r}, but it matches no Parquet file; "
                 "check the path, or convert other formats first with `corpusmill convert`"
             )
         for file in listing.files:
             shard_id = f"{entry.prefix}/{file.path}" if entry.prefix else file.path
             if shard_id in files and files[shard_id].url != file.url:
                 raise ConfigError(
-                    f"input.paths[{index}]: {file.url} and {files[shard_id].url} are both shard {shard_id!r}; "
+                    f"{config.origin}: input.paths.{index}: {file.url} and {files[shard_id].url} are both shard {shard_id!r}; "
                     "give one of the paths a prefix: {url: ..., as: NAME}"
                 )
             files[shard_id] = file

@@ -44,27 +44,32 @@ class Driver:
     """Cells computed in this run, by label."""
     reused: dict[str, int] = field(default_factory=dict)
     damaged: set[str] = field(default_factory=set)
-    _fresh: set[str] = field(default_factory=set)
+    _fresh: dict[str, CellResult] = field(default_factory=dict)
 
     # -- what is done ------------------------------------------------------------------------------------------------
 
     def done(self, cell: Cell) -> CellResult | None:
-        """The cell's result if the ledger has it and its files are there as recorded."""
-        result: CellResult | None = self.ledger.state.done.get(cell.id)
-        if result is None or cell.id in self._fresh:
-            return result
-        if cell.label == "publish":
-            return result
+        """The cell's result if this run made it, or the ledger has it and its files are there as recorded."""
+        if cell.id in self._fresh:
+            return self._fresh[cell.id]
+        state = self.ledger.state
+        for result in (state.done.get(cell.id), state.again.get(cell.id)):
+            if result is not None and (cell.label == "publish" or self._whole(result)):
+                return result
+        return None
+
+    def _whole(self, result: CellResult) -> bool:
+        """Whether the files of a result are there with their recorded size."""
         for output in result.outputs:
             if self.files.get(output.path) != output.bytes:
                 if output.path in self.files:
                     self.damaged.add(output.path)
-                return None
-        return result
+                return False
+        return True
 
     def latest(self, score_key: str, unit: str) -> CellResult | None:
         """The newest sidecar that holds measures of this score key."""
-        result: CellResult | None = self.ledger.state.latest_by_score.get((score_key, unit))
+        result = self.ledger.state.latest_by_score.get((score_key, unit))
         return self.done(result.cell) if result else None
 
     def results(self, phase: Phase) -> list[CellResult]:
@@ -93,9 +98,19 @@ class Driver:
                 self._settle(needed[0])
             else:
                 self._reduce(needed[0])
+            if not self.config.run.keep_exchange:
+                self._drop_exchange()
             if needed[0].kind == "ingest":
                 size = sum(int(result.facts["bytes"]) for result in self.results(needed[0]))
                 self.job = replace(self.job, corpus_bytes=size)
+
+    def _drop_exchange(self) -> None:
+        """Delete what the phases of complete global stages exchanged."""
+        for last in self.chain:
+            if last.kind == "scatter" and self.complete(last):
+                for phase in self.chain:
+                    if phase.label == last.label and not phase.sidecar:
+                        self.job.work.delete_tree(phase.folder)
 
     def _needed(self, phase: Phase) -> bool:
         """Phases whose only purpose is a later one are skipped when that one is complete."""
@@ -207,7 +222,7 @@ class Driver:
     def _record(self, outcome: Outcome) -> None:
         self.ledger.add(outcome)
         for result in outcome.results:
-            self._fresh.add(result.cell.id)
+            self._fresh.setdefault(result.cell.id, result)
 
     # -- what stages say ---------------------------------------------------------------------------------------------
 

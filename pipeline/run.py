@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from pipeline import __version__, account, binding, ingest, listing, plan, publish, report, results, storage
+from pipeline import __version__, account, binding, cost, ingest, listing, plan, publish, report, results, storage
 from pipeline.config import Config, check_files
 from pipeline.corpus import Corpus, open_corpus
 from pipeline.driver import Driver, Notify, cores
@@ -51,7 +51,7 @@ def prepare(config: Config) -> Opened:
     """Check everything that can be checked without working: files, footers, schema, columns. Raises ConfigError."""
     check_files(config)
     corpus = open_corpus(config)
-    _check_columns(config, corpus)
+    _check_inputs(config, corpus)
     hashes = {
         entry.label: {name: _file_hash(url) for name, url in entry.stage.files(entry.settings).items()}
         for entry in config.stages
@@ -65,20 +65,14 @@ def _file_hash(url: str) -> str:
     return hash_bytes(storage.fetch(url, binding.model_folder()).read_bytes())
 
 
-def _check_columns(config: Config, corpus: Corpus) -> None:
-    known = set(corpus.schema.names)
-    missing = sorted(config.input_columns_used() - known)
-    if missing and corpus.slices:
-        raise ConfigError(
-            f"columns {', '.join(missing)}: no stage before writes them and no shard has them; "
-            f"the input has {', '.join(sorted(known))}"
-        )
-    if config.publish.columns is not None:
-        absent = sorted(set(config.publish.columns) - known)
-        if absent and corpus.slices:
-            raise ConfigError(
-                f"publish.columns: no shard has {', '.join(absent)}; the input has {', '.join(sorted(known))}"
-            )
+def _check_inputs(config: Config, corpus: Corpus) -> None:
+    """Columns that are read or published must be in the input; the accelerator must be one whose peak is known."""
+    present = corpus.schema.names
+    wanted = [*sorted(config.input_columns_used()), *(config.publish.columns or ())]
+    for name in wanted if corpus.slices else ():
+        if name not in present:
+            raise config.absent_column(name, present)
+    cost.peak(config.training.gpu if config.training else None)
 
 
 def run(config: Config, notify: Notify = silent, *, sample: Mapping[str, Any] | None = None) -> dict[str, Any]:

@@ -243,7 +243,7 @@ class RunConfig(Section):
     worker_memory: Annotated[Size, Positive] = 1_200_000_000
     partitions: Annotated[int | Literal["auto"], BeforeValidator(_auto_or_power_of_two)] = "auto"
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
-    keep_exchange: bool = False
+    keep_exchange: bool = True
     max_attempts: Annotated[int, Field(ge=1)] = 3
     pool: Annotated[PoolConfig, BeforeValidator(_one_pool)] = PoolConfig()
     ray: RayConfig = RayConfig()

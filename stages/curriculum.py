@@ -32,7 +32,7 @@ from pipeline.stage import Context, SettleStage, StageConfig, require
 CUT_AT = {"quality.score": "quality.logit"}
 UNSCORABLE = -1
 WRITES = pa.schema([("bucket", pa.int16())])
-PLAN = ("warmup", "anneal", "warmup_buckets", "anneal_buckets", "floor", "max_epochs")
+PLAN = ("warmup", "anneal", "warmup_buckets", "anneal_buckets")
 
 
 class CurriculumConfig(StageConfig):
@@ -54,10 +54,6 @@ class CurriculumConfig(StageConfig):
     """Buckets of the first phase; by default the lowest two fifths."""
     anneal_buckets: tuple[int, ...] | None = None
     """Buckets of the last phase; by default the fifth below the hardest one, which gathers noise with what is hard."""
-    floor: float = Field(default=0.1, gt=0, le=1)
-    """Share of every phase that is drawn from all datasets by size, so that none vanishes."""
-    max_epochs: float = Field(default=4.0, gt=0)
-    """How often a document may be read at most; up to 4 times, repeated text is worth nearly as much as new."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

@@ -137,7 +137,7 @@ def test_groups_have_edges_of_their_own():
 def test_plan_settings_touch_no_row():
     """The settings for phases enter neither what is counted nor the buckets."""
     batch = rows([float(i) for i in range(10)])
-    planned = config(warmup=0.3, anneal=0.2, warmup_buckets=[0], anneal_buckets=[2, 3], floor=0.5, max_epochs=1)
+    planned = config(warmup=0.3, anneal=0.2, warmup_buckets=[0], anneal_buckets=[2, 3])
     assert run(planned, batch) == run(config(), batch)
     changed = {name for name in CurriculumConfig.model_fields if getattr(planned, name) != getattr(config(), name)}
     assert changed == set(STAGE.decide_settings)
@@ -155,7 +155,6 @@ def test_quality_is_cut_at_its_logit():
         ({"warmup": 0.6, "anneal": 0.4}, ConfigError, "warmup: got 0.6, but it must leave room"),
         ({"warmup_buckets": []}, ConfigError, "warmup_buckets"),
         ({"anneal_buckets": [5]}, ConfigError, "anneal_buckets: got .* from 0 to 4"),
-        ({"floor": 0.0}, ValidationError, "floor"),
         ({"within": ["a", "a"]}, ConfigError, "each column may stand once"),
         ({"bucket": 3}, ValidationError, "bucket"),
     ],
