@@ -87,7 +87,7 @@ def _fold_file(state: State, store: Store, path: str, data: bytes) -> None:
                     "use the version that wrote it, or another run name"
                 )
             state.runs += 1
-            state.driver = record
+            state.driver = state.started = record
         else:
             state.driver = None
 
@@ -166,7 +166,7 @@ class Ledger:
         ledger._add(start)
         ledger.flush()
         state.runs += 1
-        state.driver = start
+        state.driver = state.started = start
         ledger._thread.start()
         return ledger
 

@@ -55,6 +55,8 @@ class State:
     """Of the last file."""
     driver: Mapping[str, Any] | None = None
     """Start record of the driver that has the run, if it has not said stop."""
+    started: Mapping[str, Any] | None = None
+    """The newest start record."""
     warnings: list[str] = field(default_factory=list)
     _failed: dict[str, tuple[Cell, Outcome, int]] = field(default_factory=dict)
 
