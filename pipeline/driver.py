@@ -21,7 +21,14 @@ from pipeline.plan import Phase
 from pipeline.types import Cell, CellResult, Outcome, Task
 
 Notify = Callable[[str, Mapping[str, Any]], None]
-"""Told of progress: ("stage", {...}) when a group starts, ("task", {...}) for every outcome."""
+"""Told of progress, as a kind and its facts:
+
+    stage      labels, phases, over: a group begins
+    start      tasks, rows, bytes: what of it is to be done
+    task       outcome, task, again: an attempt has ended, and whether there will be another
+    published  path, new: the manifest is written, or was there already
+    note       text: something that takes time
+"""
 PART_OF_MEMORY = 4
 """A partition fits a quarter of a worker's memory."""
 
@@ -88,10 +95,11 @@ class Driver:
     def run(self) -> None:
         """Do every missing cell of the chain, group by group."""
         for group in plan.fuse(self.chain):
-            needed = [phase for phase in group if self._needed(phase)]
+            needed = [phase for phase in group if self.needed(phase)]
             if not needed:
                 continue
-            self.notify("stage", {"labels": [phase.label for phase in needed], "over": needed[0].over})
+            labels, names = ([getattr(phase, name) for phase in needed] for name in ("label", "name"))
+            self.notify("stage", {"labels": labels, "phases": names, "over": needed[0].over})
             if needed[0].over == "slices":
                 self._slices(needed)
             elif needed[0].kind == "settle":
@@ -112,8 +120,8 @@ class Driver:
                     if phase.label == last.label and not phase.sidecar:
                         self.job.work.delete_tree(phase.folder)
 
-    def _needed(self, phase: Phase) -> bool:
-        """Phases whose only purpose is a later one are skipped when that one is complete."""
+    def needed(self, phase: Phase) -> bool:
+        """Whether the run comes to this phase: one that only serves a later one is skipped when that is complete."""
         if phase.sidecar:
             return True
         if phase.kind in ("measure", "account"):
@@ -145,12 +153,12 @@ class Driver:
         phase = next(phase for phase in self.chain if phase.key == key)
         if phase.over == "slices":
             return phase, self.results(phase)
-        return phase, self._partition_results(phase)
+        return phase, self.partition_results(phase)
 
     def _files_of(self, key: str) -> list[str]:
         return [output.path for result in self._source(key)[1] for output in result.outputs]
 
-    def _partition_results(self, phase: Phase) -> list[CellResult]:
+    def partition_results(self, phase: Phase) -> list[CellResult]:
         """The results of a reduce phase under any number of partitions for which it is whole."""
         for parts in (1 << bits for bits in range(13)):
             first = self.done(phase.whole(f"{0:04d}of{parts:04d}"))
@@ -161,16 +169,20 @@ class Driver:
                 return [result for result in found if result is not None]
         return []
 
+    def partition_count(self, phase: Phase, source: Sequence[CellResult]) -> int:
+        """Into how many partitions a reduce phase over the results of `source` is cut."""
+        raw = sum(int(result.facts.get("raw", 0)) for result in source)
+        asked = self.config.run.partitions
+        limit = self.config.run.worker_memory // PART_OF_MEMORY
+        return 1 if phase.over == "once" else plan.partitions(raw, limit, None if asked == "auto" else int(asked))
+
     def _reduce(self, phase: Phase) -> None:
-        have = self._partition_results(phase)
+        have = self.partition_results(phase)
         if have:
             self._count(phase.label, 0, len(have))
             return
         source, results = self._source(phase.source)
-        raw = sum(int(result.facts.get("raw", 0)) for result in results)
-        asked = self.config.run.partitions
-        limit = self.config.run.worker_memory // PART_OF_MEMORY
-        parts = 1 if phase.over == "once" else plan.partitions(raw, limit, None if asked == "auto" else int(asked))
+        parts = self.partition_count(phase, results)
         ordinals = range(len(results)) if source.over == "slices" else [None] * len(results)
         paths = [(result.outputs[0].path, ordinal) for result, ordinal in zip(results, ordinals, strict=True)]
         tasks = [
@@ -231,7 +243,7 @@ class Driver:
         total: dict[str, int] = {}
         for phase in self.chain:
             if phase.label == label and phase.kind == "reduce":
-                for result in self._partition_results(phase):
+                for result in self.partition_results(phase):
                     for name, value in result.facts.get("sum", {}).items():
                         total[name] = total.get(name, 0) + int(value)
         return total
@@ -241,7 +253,7 @@ class Driver:
         total = 0.0
         for phase in self.chain:
             if phase.label == label:
-                found = self.results(phase) if phase.over == "slices" else self._partition_results(phase)
+                found = self.results(phase) if phase.over == "slices" else self.partition_results(phase)
                 settled = self.done(phase.whole("all")) if phase.kind == "settle" else None
                 total += sum(
                     float(result.facts.get("cpu", 0.0)) for result in [*found, *([settled] if settled else [])]

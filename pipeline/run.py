@@ -4,13 +4,26 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from pipeline import __version__, account, binding, cost, ingest, listing, plan, publish, report, results, storage
+from pipeline import (
+    __version__,
+    account,
+    binding,
+    cost,
+    ingest,
+    ledger,
+    listing,
+    plan,
+    publish,
+    report,
+    results,
+    storage,
+)
 from pipeline.config import Config, check_files
 from pipeline.corpus import Corpus, open_corpus
 from pipeline.driver import Driver, Notify, cores
@@ -21,7 +34,7 @@ from pipeline.job import Job, StageRef
 from pipeline.keys import canonical, hash_bytes
 from pipeline.ledger import Ledger
 from pipeline.storage import Store
-from pipeline.types import CellResult, Output, Task
+from pipeline.types import CellResult, Outcome, Output, Task
 
 RESULTS = "results/{}"
 """Folder of a config's report and tables under work/<name>/."""
@@ -84,8 +97,14 @@ def run(config: Config, notify: Notify = silent, *, sample: Mapping[str, Any] | 
     started = now()
     opened = prepare(config)
     run_json = claim(opened)
-    with Ledger.open(opened.work, _driver_facts(config)) as ledger, executor(config) as execute:
-        driver = _driver(opened, ledger, execute, notify)
+    listed = listing.put(opened.work, opened.corpus.slices)
+    facts = start_facts(opened, listed)
+
+    def tell(text: str) -> None:
+        notify("note", {"text": text})
+
+    with Ledger.open(opened.work, facts, tell=tell) as log, executor(config) as execute:
+        driver = _driver(opened, log, execute, notify, listed)
         driver.run()
         return _finish(opened, driver, run_json, started, sample)
 
@@ -110,8 +129,23 @@ def claim(opened: Opened) -> dict[str, Any]:
     return found
 
 
-def _driver_facts(config: Config) -> dict[str, Any]:
-    return {"version": __version__, "config_fingerprint": config.fingerprint}
+def start_facts(opened: Opened, listed: str) -> dict[str, Any]:
+    """What a start record says of its run, so that `status` and `plan` need neither its input nor its models."""
+    phases = [[phase.label, phase.name, phase.over, phase.folder] for phase in opened.chain]
+    slices = len(opened.corpus.slices)
+    return {
+        "version": __version__, "config_fingerprint": opened.config.fingerprint, "slices": slices, "listing": listed,
+        "phases": phases,
+    }  # fmt: skip
+
+
+def look(opened: Opened) -> Driver:
+    """A driver that says what is done and does nothing: it takes no run over and writes nothing."""
+    return _driver(opened, Ledger(opened.work, ledger.read(opened.work)), _idle, silent, "")
+
+
+def _idle(job: Job, tasks: Iterable[Task]) -> Iterator[Outcome]:
+    raise AssertionError("a driver that only looks was asked to work")
 
 
 def executor(config: Config) -> AbstractContextManager[Run]:
@@ -124,7 +158,7 @@ def executor(config: Config) -> AbstractContextManager[Run]:
     return local.start(workers)
 
 
-def _driver(opened: Opened, ledger: Ledger, execute: Run, notify: Notify) -> Driver:
+def _driver(opened: Opened, log: Ledger, execute: Run, notify: Notify, listed: str) -> Driver:
     config, corpus, work = opened.config, opened.corpus, opened.work
     training = config.training
     job = Job(
@@ -137,10 +171,10 @@ def _driver(opened: Opened, ledger: Ledger, execute: Run, notify: Notify) -> Dri
         seed=config.run.seed,
         sources={name: item.model_dump(mode="json") for name, item in config.sources.items()},
         stages=stage_refs(config),
-        slices=len(corpus.slices), listing=listing.put(work, corpus.slices),
+        slices=len(corpus.slices), listing=listed,
     )  # fmt: skip
     return Driver(
-        config=config, corpus=corpus, chain=opened.chain, job=job, ledger=ledger, execute=execute, notify=notify,
+        config=config, corpus=corpus, chain=opened.chain, job=job, ledger=log, execute=execute, notify=notify,
         files=stored(work), workers=max(1, cores(config.run.workers)),
     )  # fmt: skip
 
@@ -234,7 +268,8 @@ def _published(driver: Driver, tasks: Sequence[Task], store: Store) -> list[Cell
         result = driver.done(task.cells[0])
         return result is not None and all(there.get(output.path) == output.bytes for output in result.outputs)
 
-    driver.notify("stage", {"labels": ["publish"], "over": "files"})
+    kinds = sorted({task.cells[0].phase for task in tasks})
+    driver.notify("stage", {"labels": ["publish"] * len(kinds), "phases": kinds, "over": "files"})
     driver.do([task for task in tasks if not whole(task)])
     found = [driver.done(task.cells[0]) for task in tasks]
     return [result for result in found if result is not None]
