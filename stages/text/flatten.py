@@ -64,7 +64,7 @@ def _blank_the_rest(line):
     i = 0
     while i < line.size:
         c = line[i]
-        if c != 60 and c != 0xC2 and c != 0xE2:
+        if c not in (60, 0xC2, 0xE2):
             i += 1
             continue
         width = _end_mark(line, i) if c == 60 else _wide_break(line, i)
