@@ -310,6 +310,7 @@ def test_flattening_keeps_every_other_byte():
     assert out.to_pylist() == ["a  b c d e f", " " * 8, texts[2], "", "", "     x</s>          "]
 
 
+@settings(deadline=None)
 @given(
     st.lists(st.text(alphabet=st.sampled_from(["a", "é", "€", "\U0001f600", "\n", "\u2028", " "])), max_size=6),
     st.integers(1, 9),
@@ -411,6 +412,7 @@ def test_a_classifier_no_better_than_length_warns():
     assert "no better than document length" in card["warnings"][0]
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=20), st.lists(st.integers(0, 5), min_size=1, max_size=20))
 def test_auc_is_the_share_of_pairs_in_order(good, bad):
     """The rank formula equals counting every pair, ties half."""
