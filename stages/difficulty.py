@@ -52,6 +52,7 @@ class Difficulty(StageConfig):
     """
 
     model: Annotated[Literal["ngram"], BeforeValidator(_embedded)] = "ngram"
+    """The embedded scorer, and so far the only one."""
     order: Literal[6] = 6
     """Bytes of the longest n-gram."""
     bits: int = Field(default=22, ge=16, le=24)
@@ -59,6 +60,7 @@ class Difficulty(StageConfig):
     sample: Size = Field(default=20_000_000, ge=1)
     """Bytes of text to train on, all folds together, drawn by text hash; of one document at most 1 MiB."""
     folds: int = Field(default=2, ge=2, le=16)
+    """Models trained: a document is scored by the one whose sample left its fold out."""
     least: dict[Level, Annotated[int, Field(ge=1)]] = Field(default={5: 2, 6: 2})
     """The count under which an n-gram of a length is left out of the model."""
 
