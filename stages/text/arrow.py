@@ -21,6 +21,7 @@ def text_buffers(column: pa.Array | pa.ChunkedArray) -> tuple[Offsets, Bytes]:
     """Offsets (int64, one more than rows) and bytes (uint8) of a string column; a slice keeps its own offsets.
 
     Text i is bytes[offsets[i]:offsets[i + 1]]; a null reads as an empty text. Nothing is copied from a large_string.
+    Both arrays are read-only, even empty ones, so that kernels are compiled for one kind of array.
     """
     array = whole(column)
     if pa.types.is_dictionary(array.type):
@@ -28,11 +29,11 @@ def text_buffers(column: pa.Array | pa.ChunkedArray) -> tuple[Offsets, Bytes]:
     if not (pa.types.is_large_string(array.type) or pa.types.is_large_binary(array.type)):
         array = array.cast(pa.large_binary() if pa.types.is_binary(array.type) else pa.large_string())
     _, offsets, data = array.buffers()
+    count = len(array) + 1
     if offsets is None or offsets.size == 0:
-        return np.zeros(len(array) + 1, np.int64), np.empty(0, np.uint8)
-    first, count = array.offset, len(array) + 1
-    view = np.frombuffer(offsets, np.int64, count, 8 * first)
-    return view, np.frombuffer(data, np.uint8) if data is not None and data.size else np.empty(0, np.uint8)
+        return np.frombuffer(bytes(8 * count), np.int64), np.frombuffer(b"", np.uint8)
+    view = np.frombuffer(offsets, np.int64, count, 8 * array.offset)
+    return view, np.frombuffer(data if data is not None and data.size else b"", np.uint8)
 
 
 def large_strings(offsets: Offsets, data: Bytes) -> pa.Array:

@@ -148,7 +148,8 @@ def _meet(x, a, tight, prefix, single, T, limit, table, heads, postings, seen, f
         slot, place = _slot(table, prefix[i]), single + i
         if table[slot] == 0:
             continue
-        for side in range(2):  # 0: x's tight prefix meets long ones of larger sets; 1: its long one tight ones of smaller
+        # Side 0: x's tight prefix meets the long ones of larger sets; side 1: its long one the tight ones of smaller.
+        for side in range(2):
             if side == 0 and place >= tight:
                 continue
             posting = heads[side, slot]

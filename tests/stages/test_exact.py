@@ -43,7 +43,7 @@ def test_without_normalisation_only_equal_bytes_are_equal():
 
 
 def test_the_evidence_of_a_removal_is_complete():
-    """A removed row names reason, similarity, and address and id of its keeper; the keeper has only the group's size."""
+    """A removed row names reason, similarity, and address and id of its keeper; a keeper only the size of its group."""
     table = corpus(["two", "one", "two"])
     decisions, _ = drive(STAGE, Exact(), [table.slice(0, 2), table.slice(2)])
     second = address(1, 0)
@@ -82,10 +82,11 @@ def test_within_keeps_copies_of_different_groups_apart():
 def test_nothing_found_is_a_normal_outcome():
     """Distinct texts, one text and no text all pass, with zeros in the report."""
     for texts in ([f"text {i}" for i in range(200)], ["one"]):
-        removed, decisions, facts = run(texts)
+        _, decisions, facts = run(texts)
         assert not decisions
         assert report(Exact(), facts)["components"] == 0
-    empty = STAGE.phases[0].bind(Exact(), None)(corpus(["x"]).append_column("row", pa.array([0], pa.uint32())).to_batches()[0])
+    one = corpus(["x"]).append_column("row", pa.array([0], pa.uint32())).to_batches()[0]
+    empty = STAGE.phases[0].bind(Exact(), None)(one)
     made, facts = STAGE.phases[1].reduce(Exact(), None, pa.Table.from_batches([empty.slice(0, 0)]))
     assert made.num_rows == 0
     assert facts == {"candidates": 0, "components": 0}

@@ -1,7 +1,7 @@
 """Drive a global stage through its phases the way `pipeline.stage` promises it, in memory and as unkindly as allowed.
 
-Slices are cut into batches of any size, records reach a reduce in any order and in any number of key ranges, and a range
-without records is not reduced.
+Slices are cut into batches of any size, records reach a reduce in any order and in any number of key ranges, and a
+range without records is not reduced.
 """
 
 from collections import Counter
@@ -54,13 +54,12 @@ def address(ordinal, row):
 def _emit(phase, config, context, slices, addressed, size):
     emit = phase.bind(config, context)
     out = []
-    for ordinal, table in enumerate(slices):
-        table = table.select(list(dict.fromkeys(names(phase.reads, config))))
+    for ordinal, columns in enumerate(slices):
+        table = columns.select(list(dict.fromkeys(names(phase.reads, config))))
         table = table.append_column("row", pa.array(range(table.num_rows), pa.uint32()))
-        if phase.selected:
-            if addressed is None:
-                continue
-            table = _selected(table, ordinal, addressed)
+        if phase.selected and addressed is None:
+            continue
+        table = _selected(table, ordinal, addressed) if phase.selected else table
         for start in range(0, table.num_rows, size):
             for batch in table.slice(start, size).combine_chunks().to_batches():
                 made = emit(batch)
