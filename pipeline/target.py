@@ -1,0 +1,134 @@
+"""What a command is pointed at: a config file or the folder of a run, and what that run has finished and published."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pipeline import columns, ingest, ledger, publish
+from pipeline.config import Config, load, loads
+from pipeline.errors import ConfigError, setting_error
+from pipeline.frame import Frame
+from pipeline.job import SidecarRef
+from pipeline.plan import Phase
+from pipeline.run import Opened, prepare
+from pipeline.settings import TierConfig
+from pipeline.stage import Stage
+from pipeline.state import State
+from pipeline.storage import Store, locate
+from pipeline.types import CellResult, Slice
+
+
+def config_of(target: str, registry: tuple[Stage, ...], overrides: Sequence[str] = ()) -> Config:
+    """The config that RUN means: a config file, or the folder work/<name> of a run, on any store.
+
+    Of a folder it is the config that the ledger's newest start record names, with `tiers.work` where the folder is
+    now: it may have been moved. Raises ConfigError for anything else, and for whatever is wrong in the config.
+    """
+    if os.path.isfile(target) or Path(target).suffix in (".yaml", ".yml"):
+        return load(target, registry, overrides)
+    folder = Store(target)
+    if not folder.exists("run.json"):
+        rule = "it is neither a config file nor the folder work/<name> of a run (there is no run.json in it)"
+        raise setting_error("RUN", target, rule, "give the YAML file that the run was started with")
+    started = ledger.read(folder).started
+    if started is None:
+        rule = "no run was started there, so its ledger names no config"
+        raise setting_error("RUN", target, rule, "give the YAML file of the run")
+    path = f"configs/{started['config_fingerprint']}.yaml"
+    found = loads(folder.read_bytes(path).decode(), registry, name=folder.where(path), overrides=overrides)
+    root, name = locate(folder.url)
+    if name != found.name:
+        rule = f"it holds run {found.name!r}, and a run's folder is called as the run"
+        raise setting_error("RUN", target, rule, f"rename the folder to {found.name}")
+    work = TierConfig(url=root.url, options=found.tiers.work.options, prices=found.tiers.work.prices)
+    return changed(found, tiers=found.tiers.model_copy(update={"work": work}))
+
+
+def changed(config: Config, **fields: Any) -> Config:
+    """The config with other values in some fields, fingerprinted anew."""
+    return Config(**{name: getattr(config, name) for name in Config.model_fields} | fields)
+
+
+# -- what is finished ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class View:
+    """A run as it stands, read without taking it over."""
+
+    opened: Opened
+    state: State
+
+    @property
+    def labels(self) -> list[str]:
+        """Of everything that writes a sidecar, in order: ingest first, split last."""
+        return [phase.label for phase in self.opened.chain if phase.sidecar]
+
+    @property
+    def token_ratio(self) -> int:
+        training = self.opened.config.training
+        return ingest.token_ratio(training.bytes_per_token if training else None)
+
+    def sidecar(self, phase: Phase, part: Slice) -> SidecarRef | None:
+        """The sidecar of a slice, if the ledger has it and its file is there as recorded."""
+        cell = phase.cell(part)
+        for result in (self.state.done.get(cell.id), self.state.again.get(cell.id)):
+            if result is not None and self._whole(result):
+                return SidecarRef(path=result.outputs[0].path, key=cell.key)
+        return None
+
+    def _whole(self, result: CellResult) -> bool:
+        work = self.opened.work
+        return all(work.exists(file.path) and work.size(file.path) == file.bytes for file in result.outputs)
+
+    def frame(self, part: Slice) -> Frame:
+        """Every number of a slice, no text. Raises ConfigError where some stage is still to come."""
+        found = {phase.label: self.sidecar(phase, part) for phase in self.opened.chain if phase.sidecar}
+        missing = [label for label, ref in found.items() if ref is None]
+        if missing:
+            raise ConfigError(
+                f"run {self.opened.config.name!r}: {part.shard_id} from row {part.first_row} on has not been through "
+                f"{', '.join(missing)} under this config; run it to the end first"
+            )
+        known = {
+            label: columns.read(self.opened.work, ref.path, part.rows, identity(part, ref))
+            for label, ref in found.items() if ref is not None
+        }  # fmt: skip
+        return Frame(0, part.rows, {}, None, known, token_ratio=self.token_ratio, sources={})
+
+
+def look(config: Config) -> View:
+    """What has been finished under `config` so far. Lists the input and reads its footers."""
+    opened = prepare(config)
+    return View(opened=opened, state=ledger.read(opened.work))
+
+
+def identity(part: Slice, ref: SidecarRef) -> dict[str, str]:
+    """What the sidecar of a slice says of itself."""
+    return {"shard": part.shard_id, "first_row": str(part.first_row), "key": ref.key}
+
+
+# -- what is published -----------------------------------------------------------------------------------------------
+
+
+def hot_store(config: Config) -> Store:
+    """The root of the hot tier."""
+    return Store(config.tiers.hot.url, config.tiers.hot.options)
+
+
+def cold_store(config: Config) -> Store:
+    """The root of the cold tier."""
+    return Store(config.tiers.cold.url, config.tiers.cold.options)
+
+
+def published(config: Config) -> tuple[Store, Mapping[str, Any]] | None:
+    """The folder v<n>/ of the newest manifest and the manifest, if it was made under this config."""
+    hot = hot_store(config)
+    version, manifest = publish.newest(hot, config.name)
+    if manifest is None or manifest["config_fingerprint"] != config.fingerprint:
+        return None
+    return hot.child(f"{config.name}/v{version}"), manifest
