@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numba as nb
 import numpy as np
 from llvmlite import ir
-from numba import types
-from numba.extending import intrinsic
+from numba import extending, types
+
+intrinsic: Any = extending.intrinsic
+"""Untyped: its published type has the typing context as an argument, which calls in kernels leave out."""
 
 U32, U64 = np.uint32, np.uint64
 P1, P2, P3 = U64(0x9E3779B97F4A7C15), U64(0xBF58476D1CE4E5B9), U64(0x94D049BB133111EB)
