@@ -13,7 +13,7 @@ from typing import Any
 from pipeline import account, exchange, plan
 from pipeline.config import Config
 from pipeline.corpus import Corpus
-from pipeline.errors import ContractError, WorkError
+from pipeline.errors import BY_NAME, WorkError
 from pipeline.executors.local import Run
 from pipeline.job import Job, SidecarRef
 from pipeline.ledger import Ledger
@@ -223,8 +223,8 @@ class Driver:
                 self.notify("task", {"outcome": outcome, "task": task, "again": bool(again)})
                 if again:
                     waiting.append(replace(task, attempt=task.attempt + 1))
-                elif outcome.error == "ContractError":
-                    raise ContractError(outcome.message)
+                elif outcome.error in BY_NAME:
+                    raise BY_NAME[outcome.error](outcome.message)
                 elif outcome.error:
                     failed.append(outcome)
         self.ledger.flush()

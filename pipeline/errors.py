@@ -64,6 +64,13 @@ class Interrupted(CorpusmillError):
     exit_code = EXIT_INTERRUPTED
 
 
+BY_NAME = {
+    kind.__name__: kind
+    for kind in (ConfigError, ContractError, StorageError, AlreadyExists, BusyError, ClusterError, WorkError)
+}
+"""Errors by the name under which an outcome carries them."""
+
+
 def setting_error(where: str, got: object, rule: str, next_step: str = "") -> ConfigError:
     """A ConfigError in the one form all of them have: where, got, rule, next step."""
     tail = f"; {next_step}" if next_step else ""

@@ -31,8 +31,8 @@ REASONS = {
     "stage_error": "a stage raised on this row",
 }
 BLANKS = "".join(
-    map(chr, [*range(9, 14), *range(28, 33), 0x85, 0xA0, 0x1680, *range(0x2000, 0x200E), 0x2028, 0x2029, 0x202F, 0x205F,
-              0x2060, 0x3000, 0xFEFF, 0xAD, 0x180E])
+    map(chr, [*range(9, 14), *range(28, 33), 0x85, 0xA0, 0xAD, 0x61C, 0x1680, 0x180E, *range(0x2000, 0x2010),
+              *range(0x2028, 0x2030), *range(0x205F, 0x2070), 0x3000, 0xFEFF])
 )  # fmt: skip
 """Unicode blanks, and the marks without width that text-1 drops: nothing else in a text makes it blank."""
 PARTS = ("source", "language", "id")

@@ -86,9 +86,9 @@ def hot_tasks(config: Config, key: str, sources: Sources, columns: Sequence[str]
                 )
                 number += 1
     tasks = []
-    for run, files in by_run.items():
+    for slices, files in by_run.items():
         for held in _bundles(files, config.publish.part_bytes):
-            parts = tuple(sources.source(i) for i in run)
+            parts = tuple(sources.source(i) for i in slices)
             tasks.append(_task("hot", key, held, parts, columns))
     return tasks
 

@@ -126,8 +126,7 @@ def _stages(records: Records) -> list[dict[str, Any]]:
         elif isinstance(entry.stage, SettleStage):
             path = driver.phase(entry.label, "map").facts
             facts = binding.read_facts(driver.job.work, path) if path.endswith(".json") else {}
-        warn = getattr(entry.settings, "warnings", None)
-        warnings = list(warn()) if callable(warn) else []
+        warnings = entry.stage.warnings(entry.settings) if isinstance(entry.stage, GlobalStage) else []
         found.append(
             _stage(records, entry.label, entry.stage.name, entry.settings.model_dump(mode="json"), facts, warnings)
         )

@@ -33,6 +33,7 @@ from pipeline.executors.local import Run
 from pipeline.job import Job, StageRef
 from pipeline.keys import canonical, hash_bytes
 from pipeline.ledger import Ledger
+from pipeline.stage import Context, GlobalStage
 from pipeline.storage import Store
 from pipeline.types import CellResult, Outcome, Output, Task
 
@@ -65,6 +66,7 @@ def prepare(config: Config) -> Opened:
     check_files(config)
     corpus = open_corpus(config)
     _check_inputs(config, corpus)
+    _check_models(config)
     hashes = {
         entry.label: {name: _file_hash(url) for name, url in entry.stage.files(entry.settings).items()}
         for entry in config.stages
@@ -76,6 +78,18 @@ def prepare(config: Config) -> Opened:
 
 def _file_hash(url: str) -> str:
     return hash_bytes(storage.fetch(url, binding.model_folder()).read_bytes())
+
+
+def _check_models(config: Config) -> None:
+    """Bind every stage that has model files once: a wrong label or a broken model is an error before any work."""
+    for index, entry in enumerate(config.stages):
+        files = entry.stage.files(entry.settings)
+        if files and not isinstance(entry.stage, GlobalStage) and entry.stage.bind is not None:
+            local = {name: storage.fetch(url, binding.model_folder()) for name, url in files.items()}
+            try:
+                entry.stage.bind(entry.settings, Context(files=local))
+            except ConfigError as error:
+                raise ConfigError(f"{config.origin}: stages.{index}: {error.message}") from error
 
 
 def _check_inputs(config: Config, corpus: Corpus) -> None:

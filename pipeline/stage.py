@@ -73,6 +73,11 @@ def no_files(config: StageConfig) -> Mapping[str, str]:
     return {}
 
 
+def no_warnings(config: StageConfig) -> list[str]:
+    """The `warnings` of a stage whose settings are all fine."""
+    return []
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MapStage:
     """The value for a row depends on that row alone.
@@ -180,6 +185,8 @@ class GlobalStage:
     writes: pa.Schema = NOTHING
     reasons: Mapping[str, str] = field(default_factory=dict)
     report: Callable[[Any, Mapping[str, int]], dict[str, Any]] | None = None
+    warnings: Callable[[Any], list[str]] = no_warnings
+    """What a user should know of settings that work but should not be chosen: shown by plan and in the report."""
     files: Callable[[Any], Mapping[str, str]] = no_files
 
 

@@ -49,6 +49,8 @@ class State:
     by_label: defaultdict[str, Spent] = field(default_factory=lambda: defaultdict(Spent))
     """An attempt's seconds are parted among its cells as their `cpu` facts are, equally where they have none."""
     by_pool: defaultdict[str, Spent] = field(default_factory=lambda: defaultdict(Spent))
+    peak_rss: int = 0
+    """Largest resident set of any worker, bytes."""
     runs: int = 0
     """Start records."""
     number: int = 0
@@ -72,6 +74,7 @@ class State:
     def fold(self, outcome: Outcome) -> None:
         """Take in how an attempt ended."""
         useful = 0.0
+        self.peak_rss = max(self.peak_rss, outcome.peak_rss)
         for cell, result, share in _shares(outcome):
             first = cell.id not in self.done
             if result is None and first:

@@ -12,7 +12,7 @@ import xxhash
 
 from pipeline import account, columns, exchange, ingest, listing, settle
 from pipeline.binding import bound, stage_of
-from pipeline.errors import ContractError
+from pipeline.errors import ContractError, CorpusmillError
 from pipeline.frame import Frame
 from pipeline.job import Job, Step, UnitWork
 from pipeline.stage import Context, Emit, GlobalStage, MapStage, SettleStage, StageConfig, Transform, names
@@ -91,8 +91,8 @@ def guarded(
         piece = batch if len(rows) == batch.num_rows else batch.slice(int(rows[0]), len(rows))
         try:
             result = transform(piece)
-        except (MemoryError, KeyboardInterrupt, SystemExit):
-            raise
+        except (CorpusmillError, MemoryError, KeyboardInterrupt, SystemExit):
+            raise  # not the row's fault
         except Exception as error:
             if len(rows) == 1:
                 bad.append((int(rows[0]), f"{type(error).__name__}: {error}"[:500]))
@@ -109,7 +109,7 @@ def guarded(
 
 
 def _bind(stage: Any, config: StageConfig, context: Context) -> Transform | None:
-    return stage.bind(config, context) if stage.bind else None  # type: ignore[no-any-return]
+    return stage.bind(config, context) if stage.bind else None
 
 
 def _bind_decide(stage: Any, config: StageConfig, context: Context) -> Transform | None:

@@ -206,6 +206,7 @@ STAGE = GlobalStage(
         Emit(name="payload", bind=bind_payload, reads=payload_reads, settings=("keep",), selected=True),
         Reduce(name="resolve", reduce=resolve, to="rows", settings=("threshold", "verify", "work_limit", "chunk")),
     ),
+    warnings=warnings,
     reasons={REASON: "score, the Jaccard similarity (inter / union) with the kept row charged, is at least threshold"},
     report=report,
 )
