@@ -36,8 +36,13 @@ class Slice:
 
     @property
     def unit(self) -> str:
-        """`<16 hex of xxh3-64(shard_id)>-<first_row in 12 digits>`: the slice's name in files and in the ledger."""
-        return f"{xxhash.xxh3_64_hexdigest(self.shard_id.encode())}-{self.first_row:012d}"
+        """`unit_of` this slice: its name in files and in the ledger."""
+        return unit_of(self.shard_id, self.first_row)
+
+
+def unit_of(shard_id: str, first_row: int) -> str:
+    """`<16 hex of xxh3-64(shard_id)>-<first_row in 12 digits>`."""
+    return f"{xxhash.xxh3_64_hexdigest(shard_id.encode())}-{first_row:012d}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
