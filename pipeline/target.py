@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipeline import columns, ingest, ledger, publish
+from pipeline import columns, ingest, ledger
 from pipeline.config import Config, load, loads
 from pipeline.errors import ConfigError, setting_error
 from pipeline.frame import Frame
+from pipeline.handoff import manifest
 from pipeline.job import SidecarRef
 from pipeline.plan import Phase
 from pipeline.run import Opened, prepare
@@ -20,6 +22,9 @@ from pipeline.stage import Stage
 from pipeline.state import State
 from pipeline.storage import Store, locate
 from pipeline.types import CellResult, Slice
+
+VERSION = re.compile(r"v([1-9][0-9]*)")
+"""Folders of manifests under hot/<name>/."""
 
 
 def config_of(target: str, registry: tuple[Stage, ...], overrides: Sequence[str] = ()) -> Config:
@@ -125,10 +130,24 @@ def cold_store(config: Config) -> Store:
     return Store(config.tiers.cold.url, config.tiers.cold.options)
 
 
+def newest(folder: Store) -> Store | None:
+    """The folder v<n>/ of the newest manifest below hot/<name>; None where there is none."""
+    versions = [int(match[1]) for path in folder.children()[0] if (match := VERSION.fullmatch(path))]
+    found = (folder.child(f"v{version}") for version in sorted(versions, reverse=True))
+    return next((version for version in found if version.exists("manifest.json")), None)
+
+
+def resolve(folder: Store, path: str) -> tuple[Store, str]:
+    """The store and the path in it of a manifest's path, which is relative to its folder and may lead out of it."""
+    while path.startswith("../"):
+        folder, path = locate(folder.url, folder.options)[0], path[3:]
+    return folder, path
+
+
 def published(config: Config) -> tuple[Store, Mapping[str, Any]] | None:
     """The folder v<n>/ of the newest manifest and the manifest, if it was made under this config."""
-    hot = hot_store(config)
-    version, manifest = publish.newest(hot, config.name)
-    if manifest is None or manifest["config_fingerprint"] != config.fingerprint:
+    folder = newest(hot_store(config).child(config.name))
+    if folder is None:
         return None
-    return hot.child(f"{config.name}/v{version}"), manifest
+    found = manifest.load(folder.read_bytes("manifest.json"))
+    return (folder, found) if found["config_fingerprint"] == config.fingerprint else None

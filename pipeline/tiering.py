@@ -20,12 +20,11 @@ from pipeline.errors import setting_error
 from pipeline.handoff import manifest
 from pipeline.keys import hash_bytes
 from pipeline.storage import Store, locate
-from pipeline.target import cold_store, hot_store
+from pipeline.target import VERSION, cold_store, hot_store, newest, resolve
 
 READERS = 8
 """Files read at once."""
 CHUNK = 8 << 20
-VERSION = re.compile(r"v([1-9][0-9]*)")
 PLACEMENT = re.compile(r"placement-([1-9][0-9]*)\.json")
 EDGES = {"bucket": pa.int16(), "lower": pa.float64(), "upper": pa.float64(), "docs": pa.int64(), "tokens": pa.int64()}
 
@@ -106,22 +105,13 @@ def _place(target: Config | str) -> _Place:
             raise setting_error("TARGET", target, "there is no such file", "give a manifest.json or the run's config")
         return _Place(folder, name, None)
     hot = hot_store(target).child(target.name)
-    versions = [int(match[1]) for path in hot.children()[0] if (match := VERSION.fullmatch(path))]
-    for version in sorted(versions, reverse=True):
-        if hot.exists(f"v{version}/manifest.json"):
-            return _Place(hot.child(f"v{version}"), "manifest.json", cold_store(target))
+    if (published := newest(hot)) is not None:
+        return _Place(published, "manifest.json", cold_store(target))
     raise setting_error("tiers.hot", hot.where(), "nothing is published there yet", "run the config to its end first")
 
 
 def _up(store: Store) -> Store:
     return locate(store.url, store.options)[0]
-
-
-def _resolve(folder: Store, path: str) -> tuple[Store, str]:
-    """The store and path of a path that is relative to `folder` and may lead out of it."""
-    while path.startswith("../"):
-        folder, path = _up(folder), path[3:]
-    return folder, path
 
 
 def _loaded(folder: Store, path: str, problems: list[Problem], kind: str = "manifest") -> dict[str, Any] | None:
@@ -170,7 +160,7 @@ def _placement(place: _Place, document: Mapping[str, Any], problems: list[Proble
 
 def _where(folder: Store, path: str, placed: Mapping[str, Any]) -> tuple[Store, str]:
     """Where a data file is: where the manifest says, or else where the placement does because it has moved."""
-    store, inside = _resolve(folder, path)
+    store, inside = resolve(folder, path)
     if not store.exists(inside):
         for copy in placed.get(path, []):
             other, name = locate(copy["url"], folder.options)
@@ -312,7 +302,7 @@ def _leftovers(place: _Place, document: Mapping[str, Any], problems: list[Proble
     named = {
         store.url_of(path)
         for folder, found in known for dataset in found["datasets"] for file in dataset["files"]
-        for store, path in [_resolve(folder, file["path"])]
+        for store, path in [resolve(folder, file["path"])]
     }  # fmt: skip
     urls = [place.root.url_of(entry.path) for entry in place.root.list("data")]
     return [url for url in urls if url not in named]
