@@ -14,15 +14,16 @@ is to be written means another driver: this one stops, and what it had not writt
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import socket
 import threading
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
@@ -56,13 +57,25 @@ def read(store: Store) -> State:
     """
     state = State()
     files = [entry for entry in store.list(FOLDER) if _number(entry.path)]
-    with ThreadPoolExecutor(READERS) as pool:
+    with ThreadPoolExecutor(READERS) as pool, _no_collection():
         for start in range(0, len(files), 16 * READERS):
             some = files[start : start + 16 * READERS]
             contents = pool.map(lambda entry: store.read_bytes(entry.path) if entry.size else b"", some)
             for entry, data in zip(some, contents, strict=True):
                 _fold_file(state, store, entry.path, data)
     return state
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Without the garbage collector: it would look through a million new records again and again, and find none."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def _fold_file(state: State, store: Store, path: str, data: bytes) -> None:
@@ -154,7 +167,7 @@ class Ledger:
         within `patience` seconds that the last driver lives, or when another one takes over at the same time.
         """
         state = read(store)
-        if state.driver is not None and not _is_dead(state.driver):
+        if state.driver is not None and not is_dead(state.driver):
             if tell is not None:
                 tell(f"{_named(state.driver)} has not said stop; waiting up to {patience:.0f} s for a sign of it")
             _wait(store, state.driver, _path(state.number + 1), patience)
@@ -229,7 +242,7 @@ class Ledger:
         self._written = time.monotonic()
 
     def _keep_alive(self) -> None:
-        while not self._closing.wait(min(self._interval, 1.0)):
+        while self._error is None and not self._closing.wait(min(self._interval, 1.0)):
             with self._lock, suppress(CorpusmillError):  # kept in _error for the next call
                 if self._error is None and time.monotonic() - self._written >= self._interval:
                     self._publish()
@@ -250,7 +263,7 @@ def _named(driver: Mapping[str, Any]) -> str:
     return f"driver {driver.get('pid')} on {driver.get('host')} (since {driver.get('time')})"
 
 
-def _is_dead(driver: Mapping[str, Any]) -> bool:
+def is_dead(driver: Mapping[str, Any]) -> bool:
     """Whether the driver was a process of this host that is gone, even if its number is another's by now."""
     pid = driver.get("pid")
     if driver.get("host") != socket.gethostname() or not isinstance(pid, int) or pid <= 0:

@@ -10,10 +10,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from pipeline import ledger as ledger_module
 from pipeline import storage
-from pipeline.errors import AlreadyExists, StorageError
+from pipeline.errors import AlreadyExists, BusyError, StorageError
 from pipeline.keys import hash_bytes
+from pipeline.ledger import Ledger, read
 from pipeline.storage import Store
+from pipeline.types import Cell, CellResult, Outcome
 
 AWKWARD = ("a#b c%20.parquet", "[x].bin", "what?.bin", "star*.bin", "übung ñ.bin", "x=1/y y/z+&.bin", "-dash", "a'b\"c")
 
@@ -284,3 +287,16 @@ def test_a_store_is_a_value(store):
     same = Store(store.url + "/", dict(store.options))
     assert (same, hash(same), pickle.loads(pickle.dumps(store))) == (store, hash(store), store)
     assert "planted-secret" not in repr(store)
+
+
+def test_a_ledger_can_be_kept(store, monkeypatch):
+    """One driver at a time records what is done, a second one is refused, and the next one reads all of it."""
+    monkeypatch.setattr(ledger_module, "POLL", 0.01)
+    cell = Cell(label="exact", phase="map", unit="0", key="k")
+    with Ledger.open(store, {}, interval=0.05) as ledger:
+        ledger.add(Outcome(task="t", attempt=1, results=(CellResult(cell=cell),), cells=(cell,)))
+        with pytest.raises(BusyError):
+            Ledger.open(store, {})
+    with Ledger.open(store, {}) as ledger:
+        assert list(ledger.state.done) == [cell.id]
+    assert (read(store).runs, read(store).warnings) == (2, [])
