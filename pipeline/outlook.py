@@ -108,7 +108,8 @@ def _input(opened: Opened, differs: Shards) -> dict[str, Any]:
     corpus = opened.corpus
     return {
         "shards": len({part.shard_id for part in corpus.slices}), "slices": len(corpus.slices), "rows": corpus.rows,
-        "text_bytes": corpus.bytes, "new": differs.new, "changed": differs.changed, "gone": differs.gone,
+        "text_bytes": corpus.bytes, "new": list(differs.new), "changed": list(differs.changed),
+        "gone": list(differs.gone),
         "unreadable": [{"shard": bad.shard_id, "message": bad.message} for bad in corpus.bad],
     }  # fmt: skip
 

@@ -170,8 +170,15 @@ def progress(
     board = Board(clock)
     if console.is_terminal:
         mark = Spinner("dots")
-        with Live(console=console, get_renderable=lambda: _moving(board, mark), transient=True):
-            yield lambda kind, facts: _keep(console, board.take(kind, facts))
+        with Live(console=console, get_renderable=lambda: _moving(board, mark), transient=True) as live:
+
+            def notify(kind: str, facts: Mapping[str, Any]) -> None:
+                told = board.take(kind, facts)
+                if told:
+                    live.refresh()  # or the lines would be printed above what was moving before
+                    _keep(console, told)
+
+            yield notify
         return
     lines = _Lines(console, board, every)
     closing = threading.Event()
@@ -194,7 +201,8 @@ def _moving(board: Board, mark: Spinner) -> RenderableType:
     if board.group is None:
         grid.add_row(mark, Text(board.line(), "dim"))
     else:
-        grid.add_row(mark, ProgressBar(total=1.0, completed=board.group.share, width=BAR), Text(board.line()))
+        told = Text(board.line(), no_wrap=True, overflow="ellipsis")
+        grid.add_row(mark, ProgressBar(total=1.0, completed=board.group.share, width=BAR), told)
     return grid
 
 
