@@ -424,7 +424,7 @@ def test_an_error_of_the_body_is_not_hidden_by_one_of_the_ledger(store, monkeypa
 
 
 def test_of_drivers_that_start_together_one_gets_the_run(store):
-    """Of twelve threads that open one run at the same moment one has it and the others are refused, three times over."""
+    """Of twelve threads that open one run at the same moment one has it, the others are refused; three times over."""
     gate = threading.Barrier(12)
 
     def attempt(_):
