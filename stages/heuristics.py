@@ -26,7 +26,8 @@ class Heuristics(StageConfig):
     """A document goes when a measure is on the wrong side of its limit (at the limit it stays); null: no such limit.
 
     Defaults are those of datatrove 0.10.1. Lengths are code points, shares are parts of 1. Words, lines, paragraphs and
-    copies (second and later occurrences) are defined in `stages.text.rules_words` and `stages.text.rules_lines`.
+    copies (second and later occurrences) are defined in `stages.text.rules_words` and `stages.text.rules_lines`. The
+    limits are made for English: in a script without blanks every letter is a word, so none reaches `min_mean_word_length`.
     """
 
     rules: tuple[RuleSet, ...] = ("gopher_quality", "gopher_repetition", "fineweb")
@@ -68,7 +69,7 @@ class Heuristics(StageConfig):
 
     @model_validator(mode="after")
     def _sound(self) -> Heuristics:
-        require(len(set(self.rules)) == len(self.rules) > 0, "rules", list(self.rules), "it names sets, each once")
+        require(len(set(self.rules)) == len(self.rules) > 0, "rules", list(self.rules), "it names one or more rule sets, each once")
         clean = all(word and not any(map(str.isspace, word)) for word in self.stop_words)
         require(clean, "stop_words", list(self.stop_words), "each is one word without blanks")
         return self
@@ -137,7 +138,7 @@ MEANINGS = {
     "duplicate_paragraph_chars": "share of the text in copies of paragraphs",
     **{f"top_{n}_gram_chars": f"all copies of the most frequent {n} words in a row, by the text" for n in (2, 3, 4)},
     **{f"duplicate_{n}_gram_chars": f"share of the text in copies of {n} words in a row" for n in (5, 6, 7, 8, 9, 10)},
-    "terminal_lines": "share of lines that end in terminal punctuation, blank lines aside",
+    "terminal_lines": "share of lines whose very last character is terminal punctuation, blank lines aside",
     "short_lines": "share of lines of up to `short_line_chars` code points, blank lines aside",
     "repeated_line_chars": "share of the text, newlines aside, in copies of lines that are not blank",
     "newlines_per_word": "newlines by all words",

@@ -110,7 +110,7 @@ def segment(data, kinds, start, stop, slots, keys, ids, reach, ends, tally):
                 at += data[word] == ord("\r") and at < stop and data[at] == ord("\n")
                 tally[LINES] += 1
                 tally[ELLIPSIS_LINES] += _is_ellipsis(data, line, edge)
-                line, edge, fresh = at, at, True
+                line, fresh = at, True
             continue
         plain = at == stop or kind & BLANK or (at > word and kind & ALONE)
         found = 1

@@ -76,6 +76,7 @@ def test_words_are_the_committed_ones(golden):
         ("He said: \"It's J. R. Mill's.\"", "He said : \" It 's J. R. Mill 's . \""),
         ("isn't well-known (e.g. 3.14, 1,000)...", "is n't well - known ( e.g . 3.14 , 1,000 ) ..."),
         ("see https://example.org/a,b-c.", "see https://example.org/a,b-c ."),
+        ("J. MM. mM. ⒶJ.", "J. MM . mM. Ⓐ J."),
         ("and/or a:b x=y this,that", "and / or a : b x = y this , that"),
         ("水車は、回る。ok", "水 車 は 、 回 る 。 ok"),
         ("nice😀work 👍🏽!", "nice 😀 work 👍🏽 !"),
