@@ -27,7 +27,7 @@ class Heuristics(StageConfig):
 
     Defaults are those of datatrove 0.10.1. Lengths are code points, shares are parts of 1. Words, lines, paragraphs and
     copies (second and later occurrences) are defined in `stages.text.rules_words` and `stages.text.rules_lines`. The
-    limits are made for English: in a script without blanks every letter is a word, so none reaches `min_mean_word_length`.
+    limits are made for English: in a script without blanks every letter is a word, and `min_mean_word_length` fails.
     """
 
     rules: tuple[RuleSet, ...] = ("gopher_quality", "gopher_repetition", "fineweb")
@@ -69,7 +69,8 @@ class Heuristics(StageConfig):
 
     @model_validator(mode="after")
     def _sound(self) -> Heuristics:
-        require(len(set(self.rules)) == len(self.rules) > 0, "rules", list(self.rules), "it names one or more rule sets, each once")
+        once = len(set(self.rules)) == len(self.rules) > 0
+        require(once, "rules", list(self.rules), "it names one or more rule sets, each once")
         clean = all(word and not any(map(str.isspace, word)) for word in self.stop_words)
         require(clean, "stop_words", list(self.stop_words), "each is one word without blanks")
         return self
