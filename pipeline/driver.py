@@ -29,8 +29,9 @@ Notify = Callable[[str, Mapping[str, Any]], None]
     published  path, new: the manifest is written, or was there already
     note       text: something that takes time
 """
-PART_OF_MEMORY = 4
-"""A partition fits a quarter of a worker's memory."""
+PART_OF_MEMORY = 16
+"""Raw bytes of a partition are a sixteenth of a worker's memory: a join holds about four times as much, beside the
+runtime's own 300 MB (measured)."""
 
 
 @dataclass(slots=True)
@@ -55,13 +56,16 @@ class Driver:
 
     # -- what is done ------------------------------------------------------------------------------------------------
 
-    def done(self, cell: Cell) -> CellResult | None:
-        """The cell's result if this run made it, or the ledger has it and its files are there as recorded."""
+    def done(self, cell: Cell, *, whole: bool = True) -> CellResult | None:
+        """The cell's result if this run made it, or the ledger has it and its files are there as recorded.
+
+        What only its facts are asked of need not be `whole`: the ledger keeps those, whatever became of the files.
+        """
         if cell.id in self._fresh:
             return self._fresh[cell.id]
         state = self.ledger.state
         for result in (state.done.get(cell.id), state.again.get(cell.id)):
-            if result is not None and (cell.label == "publish" or self._whole(result)):
+            if result is not None and (not whole or cell.label == "publish" or self._whole(result)):
                 return result
         return None
 
@@ -79,9 +83,9 @@ class Driver:
         result = self.ledger.state.latest_by_score.get((score_key, unit))
         return self.done(result.cell) if result else None
 
-    def results(self, phase: Phase) -> list[CellResult]:
+    def results(self, phase: Phase, *, whole: bool = True) -> list[CellResult]:
         """Results of a finished phase over slices, by ordinal."""
-        found = [self.done(phase.cell(part)) for part in self.corpus.slices]
+        found = [self.done(phase.cell(part), whole=whole) for part in self.corpus.slices]
         return [result for result in found if result is not None]
 
     def complete(self, phase: Phase) -> bool:
@@ -158,13 +162,13 @@ class Driver:
     def _files_of(self, key: str) -> list[str]:
         return [output.path for result in self._source(key)[1] for output in result.outputs]
 
-    def partition_results(self, phase: Phase) -> list[CellResult]:
-        """The results of a reduce phase under any number of partitions for which it is whole."""
+    def partition_results(self, phase: Phase, *, whole: bool = True) -> list[CellResult]:
+        """The results of a reduce phase under any number of partitions for which all are there."""
         for parts in (1 << bits for bits in range(13)):
-            first = self.done(phase.whole(f"{0:04d}of{parts:04d}"))
+            first = self.done(phase.whole(f"{0:04d}of{parts:04d}"), whole=whole)
             if first is None:
                 continue
-            found = [self.done(phase.whole(f"{part:04d}of{parts:04d}")) for part in range(parts)]
+            found = [self.done(phase.whole(f"{part:04d}of{parts:04d}"), whole=whole) for part in range(parts)]
             if None not in found:
                 return [result for result in found if result is not None]
         return []
@@ -243,7 +247,7 @@ class Driver:
         total: dict[str, int] = {}
         for phase in self.chain:
             if phase.label == label and phase.kind == "reduce":
-                for result in self.partition_results(phase):
+                for result in self.partition_results(phase, whole=False):
                     for name, value in result.facts.get("sum", {}).items():
                         total[name] = total.get(name, 0) + int(value)
         return total
@@ -253,10 +257,11 @@ class Driver:
         total = 0.0
         for phase in self.chain:
             if phase.label == label:
-                found = self.results(phase) if phase.over == "slices" else self.partition_results(phase)
-                settled = self.done(phase.whole("all")) if phase.kind == "settle" else None
+                found = self.results if phase.over == "slices" else self.partition_results
+                settled = self.done(phase.whole("all"), whole=False) if phase.kind == "settle" else None
                 total += sum(
-                    float(result.facts.get("cpu", 0.0)) for result in [*found, *([settled] if settled else [])]
+                    float(result.facts.get("cpu", 0.0))
+                    for result in [*found(phase, whole=False), *([settled] if settled else [])]
                 )
         return round(total, 3)
 

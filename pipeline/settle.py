@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 CHUNK_ROWS = 1 << 20
-"""Rows of waiting tables that are added up at once: at least this many, or as many as the sum has keys."""
+"""Rows of waiting tables that are added up at once: at least this many, or half as many as the sum has keys."""
 
 
 def add(tables: Iterable[pa.Table], keys: tuple[str, ...]) -> pa.Table:
@@ -34,7 +35,7 @@ def add(tables: Iterable[pa.Table], keys: tuple[str, ...]) -> pa.Table:
             raise ValueError(f"count tables differ: {_columns(total)} and {_columns(plain)}")
         waiting.append(plain)
         rows += plain.num_rows
-        if rows >= max(CHUNK_ROWS, total.num_rows):
+        if rows >= max(CHUNK_ROWS, total.num_rows // 2):
             total, waiting, rows = _sum([total, *waiting], keys), [], 0
     if total is None:
         raise ValueError("no count tables: one without rows is needed to know the columns")
@@ -45,9 +46,28 @@ def _sum(tables: list[pa.Table], keys: tuple[str, ...]) -> pa.Table:
     table = pa.concat_tables(tables)
     if not table.num_rows:
         return table
+    if keys and all(pa.types.is_integer(table.schema.field(name).type) and not table[name].null_count for name in keys):
+        return _sum_of_integers(table, keys)
     counts = table.column_names[len(keys) :]
     summed = table.group_by(list(keys), use_threads=False).aggregate([(name, "sum") for name in counts])
     return summed.select([*keys, *(f"{name}_sum" for name in counts)]).rename_columns(table.column_names)
+
+
+def _sum_of_integers(table: pa.Table, keys: tuple[str, ...]) -> pa.Table:
+    """The same by sorting: a hash table of millions of distinct keys takes several times the memory of the rows."""
+    order = np.lexsort([table[name].to_numpy() for name in reversed(keys)])
+    first = np.zeros(len(order), bool)
+    first[0] = True
+    sums = {}
+    for name in keys:
+        values = table[name].to_numpy()[order]
+        first[1:] |= values[1:] != values[:-1]
+        sums[name] = values
+    starts = np.flatnonzero(first)
+    sums = {name: values[starts] for name, values in sums.items()}
+    for name in table.column_names[len(keys) :]:
+        sums[name] = np.add.reduceat(table[name].to_numpy()[order], starts)
+    return pa.table(sums, schema=table.schema)
 
 
 def _sorted(table: pa.Table, keys: tuple[str, ...]) -> pa.Table:

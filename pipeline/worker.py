@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import resource
 import socket
@@ -46,11 +47,20 @@ def run(job: Job, task: Task) -> Outcome:
         error, message, transient = type(failure).__name__, str(failure), True
     except BaseException as failure:
         error, message = type(failure).__name__, "".join(traceback.format_exception(failure, limit=-6))
+    _give_back_memory()
     return Outcome(
         task=task.id, attempt=task.attempt, results=tuple(results), cells=task.cells, error=error, message=message,
         transient=transient, wall=time.perf_counter() - wall, cpu=time.process_time() - cpu,
         peak_rss=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024, host=socket.gethostname(),
     )  # fmt: skip
+
+
+def _give_back_memory() -> None:
+    """Return what the task freed to the system: allocators keep it, and the next task would come on top of it."""
+    pa.default_memory_pool().release_unused()
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc's alone
+    if trim is not None:
+        trim(0)
 
 
 def _results(job: Job, task: Task) -> list[CellResult]:

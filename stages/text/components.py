@@ -5,6 +5,8 @@ A forest is written as one star per component: each row but the least points at 
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numba as nb
 import numpy as np
 from numpy.typing import NDArray
@@ -12,15 +14,25 @@ from numpy.typing import NDArray
 from stages.text.bits import P1, U64
 
 Rows = NDArray[np.uint64]
+AT_ONCE = 1 << 19
+"""Records whose keys are looked up in one hash table: 24 MB of it."""
 
 
 def joined(keys: Rows, rows: Rows) -> tuple[Rows, Rows]:
     """The forest over rows that share a key: (row, least row of its component) of each row that is not the least.
 
-    Keys are not 0.
+    Keys are not 0. They are taken range by range, so that the hash table and the edges stay small beside the records.
     """
-    edges = np.empty((keys.size, 2), np.uint64)
-    return merged(edges[: _edges(keys, rows, edges)])
+    if not keys.size:
+        return merged(np.empty((0, 2), np.uint64))
+    cuts = np.linspace(float(keys.min()), float(keys.max()), -(-keys.size // AT_ONCE) + 1)[1:-1].astype(np.uint64)
+    bounds = [U64(0), *cuts, U64(2**64 - 1)]
+    forests = []
+    for low, high in pairwise(bounds):
+        chosen = (keys > low) & (keys <= high)
+        edges = np.empty((np.count_nonzero(chosen), 2), np.uint64)
+        forests.append(np.stack(merged(edges[: _edges(keys[chosen], rows[chosen], edges)]), axis=1))
+    return merged(np.concatenate(forests))
 
 
 def merged(edges: NDArray[np.uint64]) -> tuple[Rows, Rows]:
