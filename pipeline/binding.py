@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import functools
+import importlib.util
 import json
+import os
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from pipeline import storage
+from pipeline.errors import ContractError
 from pipeline.job import Job, StageRef
-from pipeline.keys import canonical
+from pipeline.keys import canonical, hash_bytes
 from pipeline.stage import Context, Stage, StageConfig
 from pipeline.storage import Store
 
@@ -23,14 +26,32 @@ def stage_of(job: Job, label: str) -> tuple[Stage, StageConfig]:
     return _load(job.stages[label].ref, canonical(dict(job.stages[label].settings)))
 
 
+@functools.cache
+def kernel_cache() -> None:
+    """Give numba a cache folder of this node that is named by the stages' sources.
+
+    Its own index looks at the file of a compiled function, not at those of the functions that it calls, so that a
+    changed callee would go on running as it was. A folder that the environment names is left as it is.
+    """
+    spec = importlib.util.find_spec("stages")
+    if spec is None or not spec.submodule_search_locations:
+        return
+    sources = sorted(Path(spec.submodule_search_locations[0]).rglob("*.py"))
+    digest = hash_bytes(b"".join(path.read_bytes() for path in sources))
+    folder = Path(tempfile.gettempdir()) / f"corpusmill-kernels-{os.getuid()}-{digest[:12]}"
+    os.environ.setdefault("NUMBA_CACHE_DIR", str(folder))
+
+
 @functools.lru_cache(maxsize=64)
 def _load(ref: str, settings: bytes) -> tuple[Stage, StageConfig]:
+    kernel_cache()
     return StageRef(ref=ref, settings=json.loads(settings)).load()
 
 
 def context(job: Job, label: str, facts: str = "") -> Context:
     """The context of a stage: its files are local copies, `facts` the path of what it settled, if it did."""
-    files = {name: _fetched(url) for name, url in job.stages[label].files.items()}
+    ref = job.stages[label]
+    files = {name: _fetched(url, ref.hashes[name]) for name, url in ref.files.items()}
     return Context(
         files=files, facts=read_facts(job.work, facts) if facts else None, seed=job.seed, sources=job.sources,
         corpus_bytes=job.corpus_bytes,
@@ -38,8 +59,12 @@ def context(job: Job, label: str, facts: str = "") -> Context:
 
 
 @functools.lru_cache(maxsize=64)
-def _fetched(url: str) -> Path:
-    return storage.fetch(url, model_folder())
+def _fetched(url: str, digest: str) -> Path:
+    """A local copy of a model file. Raises ContractError if it is no longer the one that the run was planned with."""
+    path = storage.fetch(url, model_folder())
+    if hash_bytes(path.read_bytes()) != digest:
+        raise ContractError(f"{url}: changed while the run was under way; run again to take it as it is now")
+    return path
 
 
 def model_folder() -> Path:
@@ -68,7 +93,7 @@ def bound(job: Job, label: str, part: str, facts: str, make: Callable[[Stage, St
     ref = job.stages[label]
     key = (
         ref.ref,
-        canonical([dict(ref.settings), dict(ref.files)]).decode(),
+        canonical([dict(ref.settings), dict(ref.files), dict(ref.hashes)]).decode(),
         part,
         facts,
         job.work.url,

@@ -8,7 +8,6 @@ into how many batches a writer cut, and nothing depends on that number.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -31,37 +30,36 @@ def bounds(part: int, parts: int, space: int) -> tuple[int, int]:
     return part * space // parts, (part + 1) * space // parts
 
 
-def write(store: Store, path: str, records: Sequence[pa.RecordBatch], space: int) -> tuple[Output, int]:
-    """Sort the records by key (ties keep row order where there is one), publish them, say how many bytes they were."""
-    table = pa.Table.from_batches(records).combine_chunks() if records else None
-    keys = table["key"].to_numpy() if table is not None else np.empty(0, np.uint64)
-    order = _order(table, keys)
-    cuts = np.searchsorted(keys[order], [np.uint64(bounds(i, BATCHES, space)[0]) for i in range(BATCHES)])
-    edges = [*cuts.tolist(), len(order)]
-    schema = (table.schema if table is not None else pa.schema([("key", pa.uint64())])).with_metadata(
-        {"space": str(space)}
-    )
+def write(store: Store, path: str, records: list[pa.RecordBatch], space: int) -> tuple[Output, int]:
+    """Sort the records by key (ties by row where there is one), publish them, say how many bytes they were.
+
+    `records` is emptied: each batch is sorted by itself and let go, so that texts are held once.
+    """
+    schema = (records[0].schema if records else pa.schema([("key", pa.uint64())])).with_metadata({"space": str(space)})
+    rows, raw = sum(batch.num_rows for batch in records), sum(batch.nbytes for batch in records)
+    held = []
+    while records:
+        batch = records.pop()
+        held.append(batch.take(pa.array(np.argsort(batch["key"].to_numpy(), kind="stable"))))
+    starts = [np.uint64(bounds(index, BATCHES, space)[0]) for index in range(1, BATCHES)]
+    cuts = [[0, *np.searchsorted(batch["key"].to_numpy(), starts).tolist(), batch.num_rows] for batch in held]
     options = pa.ipc.IpcWriteOptions(compression="zstd")
     with store.writer(path) as handle, pa.ipc.new_file(handle, schema, options=options) as out:
-        for low, high in pairwise(edges):
-            out.write_batch(_take(table, order[low:high], schema))
-    raw = table.nbytes if table is not None else 0
-    return store.output(path, rows=len(order)), raw
+        for index in range(BATCHES):
+            pieces = [
+                batch.slice(cut[index], cut[index + 1] - cut[index]) for batch, cut in zip(held, cuts, strict=True)
+            ]
+            out.write_batch(_sorted([piece for piece in pieces if piece.num_rows], schema))
+    return store.output(path, rows=rows), raw
 
 
-def _order(table: pa.Table | None, keys: np.ndarray) -> np.ndarray:
-    if table is None:
-        return np.empty(0, np.int64)
-    if "row" in table.column_names:
-        return np.lexsort((table["row"].to_numpy(), keys))
-    return np.argsort(keys, kind="stable")
-
-
-def _take(table: pa.Table | None, rows: np.ndarray, schema: pa.Schema) -> pa.RecordBatch:
-    if table is None or not len(rows):
+def _sorted(pieces: Sequence[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
+    """The pieces as one batch in the order of (key, row)."""
+    if not pieces:
         return pa.RecordBatch.from_pylist([], schema=schema)
-    batches = table.take(pa.array(rows)).combine_chunks().to_batches()
-    return batches[0].cast(schema)
+    table = pa.Table.from_batches(pieces).combine_chunks()
+    by = [table[name].to_numpy() for name in ("row", "key") if name in table.column_names]
+    return table.take(pa.array(np.lexsort(by))).combine_chunks().to_batches()[0].cast(schema)
 
 
 def read(store: Store, path: str, low: int, high: int) -> pa.Table | None:
