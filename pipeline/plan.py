@@ -41,6 +41,8 @@ class Phase:
     """Key of the phase whose output this one reads from the exchange."""
     facts: str = ""
     sidecar: bool = False
+    text: bool = False
+    """Whether its rows' text is read, unless their measures are carried over."""
 
     @property
     def folder(self) -> str:
@@ -73,7 +75,9 @@ def phases(
     """All phases of a run in order, `ingest` first and `account` last. `hashes`: label -> file name -> xxh128."""
     policy = {"invalid_utf8": config.input.invalid_utf8, "max_document_bytes": config.input.max_document_bytes}
     root = fingerprint("ingest", ingest.VERSION, policy, dict(names_of_parts))
-    found = [Phase(label="ingest", name="map", kind="ingest", over="slices", key=root, score=root, sidecar=True)]
+    found = [
+        Phase(label="ingest", name="map", kind="ingest", over="slices", key=root, score=root, sidecar=True, text=True)
+    ]
     above = _Above(root, "ingest", root, "ingest")
     keys: dict[str, tuple[str, str]] = {"ingest": (root, root)}
     world = _World(config, fingerprint(sorted(ids)), hashes, keys)
@@ -173,7 +177,7 @@ def _map(stage: MapStage | SettleStage, own: _Own, above: _Above, world: _World,
     path = f"facts/{label}-{facts[:12]}.{_suffix(stage)}" if facts else ""
     return Phase(
         label=label, name="map", kind="map", over="slices", key=key, score=score if stage.bind else "",
-        after=above.label, facts=path, sidecar=True,
+        after=above.label, facts=path, sidecar=True, text="text" in reads,
     )  # fmt: skip
 
 
@@ -194,7 +198,9 @@ def _settle(stage: SettleStage, own: _Own, above: _Above, world: _World) -> Iter
     beside = [world.beside(reads), world.sources, world.seed, sampled]
     measured = fingerprint("measure", base, used, key, world.scores(reads), beside)
     facts = fingerprint(measured, world.corpus)
-    yield Phase(label=label, name="measure", kind="measure", over="slices", key=measured, after=after)
+    yield Phase(
+        label=label, name="measure", kind="measure", over="slices", key=measured, after=after, text="text" in reads
+    )
     path = f"facts/{label}-{facts[:12]}.{_suffix(stage)}"
     yield Phase(label=label, name="settle", kind="settle", over="once", key=facts, source=measured, facts=path)
     yield _map(stage, own, above, world, facts)
@@ -209,7 +215,7 @@ def _global(stage: GlobalStage, own: _Own, above: _Above, world: _World) -> Iter
         key = fingerprint(key, phase.name, used, world.beside(reads))
         if isinstance(phase, Reduce) and not met:
             key, met = fingerprint(key, world.corpus), True
-        yield _one(label, phase, key, above.label, index, last)
+        yield _one(label, phase, key, above.label, index, last, "text" in reads)
         last = key
     yield Phase(
         label=label, name="scatter", kind="scatter", over="slices", key=fingerprint(key, "scatter"),
@@ -217,11 +223,14 @@ def _global(stage: GlobalStage, own: _Own, above: _Above, world: _World) -> Iter
     )  # fmt: skip
 
 
-def _one(label: str, phase: Emit | Reduce, key: str, after: str, index: int, source: str) -> Phase:
+def _one(
+    label: str, phase: Emit | Reduce, key: str, after: str, index: int, source: str, text: bool
+) -> Phase:  # fmt: skip
     if isinstance(phase, Emit):
         return Phase(
-            label=label, name=phase.name, kind="emit", over="slices", key=key, after=after, index=index, source=source
-        )
+            label=label, name=phase.name, kind="emit", over="slices", key=key, after=after, index=index, source=source,
+            text=text,
+        )  # fmt: skip
     over: Over = "once" if phase.single else "partitions"
     return Phase(label=label, name=phase.name, kind="reduce", over=over, key=key, index=index, source=source)
 
@@ -274,7 +283,7 @@ def slice_units(
             if result and phase not in missing and (chain.index(phase) < first or phase in group):
                 sidecars[phase.label] = SidecarRef(path=result.outputs[0].path, key=result.cell.key)
         steps = tuple(_step(phase, part, known, group, chain, sources) for phase in missing)
-        yield UnitWork(part=part, ordinal=ordinal, steps=steps, sidecars=sidecars), _weight(part, steps)
+        yield UnitWork(part=part, ordinal=ordinal, steps=steps, sidecars=sidecars), _weight(part, missing, steps)
 
 
 def _step(
@@ -301,12 +310,10 @@ def _step(
     )  # fmt: skip
 
 
-def _weight(part: Slice, steps: Sequence[Step]) -> int:
-    text = any(
-        step.kind in ("ingest", "emit") or (step.kind == "map" and step.facts.endswith(".bin")) for step in steps
-    )
-    scored = any(step.kind == "map" and step.cell.score_key and step.carry is None for step in steps)
-    return part.bytes if text or scored else part.rows * NUMBER_ROW_BYTES
+def _weight(part: Slice, missing: Sequence[Phase], steps: Sequence[Step]) -> int:
+    """Bytes of text for a unit that has to read it, next to nothing for one of numbers only."""
+    reads = any(phase.text and step.carry is None for phase, step in zip(missing, steps, strict=True))
+    return part.bytes if reads else part.rows * NUMBER_ROW_BYTES
 
 
 def slice_tasks(units: Sequence[tuple[UnitWork, int]], workers: int, most: int) -> list[Task]:
