@@ -199,8 +199,10 @@ def export(
     """Copy what a run published into another format."""
     from pipeline import export as exports
     from pipeline import shown
+    from pipeline.progress import progress
 
-    found = exports.export(_config_of(run, sets), kind, out)
+    with _stoppable(), progress(_log()) as notify:
+        found = exports.export(_config_of(run, sets), kind, out, notify)
     return Result(found, [shown.pairs(found)])
 
 
@@ -213,9 +215,11 @@ def convert(
     """Make Parquet shards of JSON lines."""
     from pipeline import convert as conversion
     from pipeline import shown
+    from pipeline.progress import progress
 
-    found = conversion.convert(source, out)
-    return Result(found, [shown.pairs(found)])
+    with _stoppable(), progress(_log()) as notify:
+        found = conversion.convert(source, out, notify)
+    return Result(found, [shown.converted(found)], EXIT_QUARANTINED if found["rejected"] else EXIT_OK)
 
 
 @command(tier)
@@ -324,7 +328,7 @@ def _show(result: Result, out: TextIO, *, as_json: bool) -> None:
         return
     console = _console(out)
     for part in result.shown:
-        console.print(part, soft_wrap=False)
+        console.print(part, crop=False)
     out.flush()
 
 

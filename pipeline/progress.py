@@ -26,6 +26,8 @@ EVERY = 5.0
 SILENCE = 25.0
 """Seconds without a plain line after which one is written although nothing has ended: looked at often enough for 30."""
 BAR = 24
+FILES = {"convert": "{file}: reading {step}, {rows:,} rows", "export": "wrote {path}, {rows:,} rows"}
+"""What is told of commands that go from file to file."""
 Clock = Callable[[], float]
 
 
@@ -116,6 +118,8 @@ class Board:
         elif kind == "published":
             self._between("writing the report")
             return [Text(f"manifest: {facts['path']}{'' if facts['new'] else ' (nothing has changed)'}")]
+        elif kind in FILES:
+            self.doing = FILES[kind].format(**facts)
         elif kind == "note":
             return [Text(str(facts["text"]), "yellow")]
         return []
@@ -152,14 +156,22 @@ def _named(label: str, phase: str) -> str:
     return label if phase in ("map", "scatter") else f"{label}.{phase}"
 
 
+def cause(error: str, message: str) -> str:
+    """An error and the last line of its message, which for a traceback begins with the error itself."""
+    last = (message.strip().splitlines() or ["no message"])[-1]
+    return f"{error}: {last.removeprefix(f'{error}: ')}"
+
+
 def _failure(facts: Mapping[str, Any]) -> Text:
     outcome = facts["outcome"]
     first = outcome.cells[0]
     more = f" and {len(outcome.cells) - 1:,} more" if len(outcome.cells) > 1 else ""
-    cause = (outcome.message.strip().splitlines() or ["no message"])[-1]
     then = "trying again" if facts["again"] else "given up"
     where = f"{first.label}.{first.phase} {first.unit}{more}"
-    return Text(f"{where}: attempt failed: {outcome.error}: {cause}; {then}", "yellow" if facts["again"] else "red")
+    return Text(
+        f"{where}: attempt failed: {cause(outcome.error, outcome.message)}; {then}",
+        "yellow" if facts["again"] else "red",
+    )
 
 
 @contextmanager
@@ -219,7 +231,8 @@ class _Lines:
             told = list(self._board.take(kind, facts))
             due = self._board.clock() - self._last >= self._every
             group = self._board.group
-            if group is not None and ((kind == "start" and group.tasks > 1) or (due and not told)):
+            begins = kind == "start" and group is not None and group.tasks > 1
+            if begins or (due and not told and (group is not None or kind in FILES)):
                 told.append(Text(self._board.line()))
             self._write(told)
 

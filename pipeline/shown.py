@@ -53,8 +53,12 @@ def outcome(report: Record) -> Group:
 
 
 def _place(name: str, value: str, style: str = "") -> Text:
-    """A line that no console breaks, so that its path can be copied."""
-    return Text(f"{name:12}{value}", style, no_wrap=True, overflow="ignore")
+    return _line(f"{name:12}{value}", style)
+
+
+def _line(text: str, style: str = "") -> Text:
+    """A line that no console breaks, so that a path in it can be copied."""
+    return Text(text, style, no_wrap=True, overflow="ignore")
 
 
 def is_quarantined(report: Record) -> bool:
@@ -132,8 +136,8 @@ def _seen(stage: Record) -> Iterator[str]:
 def verified(found: Record) -> Group:
     """What `tiering.verify` found."""
     head = pairs({name: found[name] for name in ("manifest", "manifest_id", "checked", "bytes")})
-    lines = [Text("{problem}: {file}: {message}".format(**problem), "red") for problem in found["problems"]]
-    lines += [Text(f"named by no manifest: {path}", "yellow") for path in found["leftovers"]]
+    lines = [_line("{problem}: {file}: {message}".format(**problem), "red") for problem in found["problems"]]
+    lines += [_line(f"named by no manifest: {path}", "yellow") for path in found["leftovers"]]
     lines += [Text(f"not checked: {text}", "yellow") for text in found["unchecked"]]
     return Group(head, *(lines or [Text("everything is as it was published", "green")]))
 
@@ -146,3 +150,15 @@ def fitted(card: Record, out: str) -> Group:
     held_out = {name: value for name, value in card["held_out"].items() if isinstance(value, int | float)}
     told: dict[str, object] = {"model": out, "card": f"{out}.card.json", **held_out}
     return Group(pairs(told), *(Text(f"warning: {text}", "yellow") for text in card["warnings"]))
+
+
+# -- convert ---------------------------------------------------------------------------------------------------------
+
+
+def converted(found: Record) -> Group:
+    """What `convert` made, and what it left out."""
+    told = {"files": len(found["files"]), **{name: found[name] for name in ("rows", "rejected", "blank", "repaired")}}
+    told["columns"] = ", ".join(f"{name} {kind}" for name, kind in found["columns"].items())
+    lines = [_line(f"left out, with reasons: {found['rejects']}", "yellow")] if found["rejects"] else []
+    lines += [_line(f"no JSON lines: {path}", "dim") for path in found["ignored"]]
+    return Group(pairs(told), *lines)

@@ -19,7 +19,7 @@ from pipeline import ledger
 from pipeline.config import load
 from pipeline.errors import setting_error
 from pipeline.figures import short
-from pipeline.progress import duration
+from pipeline.progress import cause, duration
 from pipeline.run import RESULTS, work_store
 from pipeline.stage import Stage
 from pipeline.state import State
@@ -172,9 +172,9 @@ def table(found: Mapping[str, Any]) -> RenderableType:
 def _notes(found: Mapping[str, Any]) -> Sequence[Text]:
     notes = []
     for failure in found["failures"][:FAILURES]:
-        cause = (failure["message"].strip().splitlines() or ["no message"])[-1]
+        why = cause(failure["error"], failure["message"])
         where = f"{failure['stage']}.{failure['phase']} {failure['unit']}"
-        notes.append(Text(f"failed {failure['attempts']} times: {where}: {failure['error']}: {cause}", "red"))
+        notes.append(Text(f"failed {failure['attempts']} times: {where}: {why}", "red"))
     if len(found["failures"]) > FAILURES:
         notes.append(Text(f"and {len(found['failures']) - FAILURES:,} more failures", "red"))
     notes += [Text(f"warning: {warning}", "yellow") for warning in found["warnings"]]
