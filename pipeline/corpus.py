@@ -79,8 +79,9 @@ def open_corpus(config: Config) -> Corpus:
             f"{first.url}: {first.message}; input.bad_shards is 'stop', so nothing was read or written; "
             f"repair or remove the file, or set input.bad_shards: quarantine ({len(bad)} unreadable in all)"
         )
-    schema = unify([(footer.file.url, footer.schema) for footer in footers], _id_column(config.input))
-    names = _parts(config.input, schema, [(footer.file.url, footer.schema) for footer in footers])
+    schemas = [(footer.file.url, footer.schema) for footer in footers]
+    schema = unify(schemas, _id_column(config.input), config.input.columns.text)
+    names = _parts(config.input, schema, schemas)
     slices = [part for footer in footers for part in _cut(footer, schema, names, config.input.slice_bytes)]
     slices.sort(key=lambda part: (part.shard_id, part.first_row))
     return Corpus(slices=tuple(slices), schema=schema, names=names, bad=tuple(bad), ignored=tuple(ignored))
@@ -101,8 +102,8 @@ def _listing(config: Config) -> tuple[dict[str, storage.InputFile], list[str]]:
             shard_id = f"{entry.prefix}/{file.path}" if entry.prefix else file.path
             if shard_id in files and files[shard_id].url != file.url:
                 raise ConfigError(
-                    f"{config.origin}: input.paths.{index}: {file.url} and {files[shard_id].url} are both shard {shard_id!r}; "
-                    "give one of the paths a prefix: {url: ..., as: NAME}"
+                    f"{config.origin}: input.paths.{index}: {file.url} and {files[shard_id].url} are both shard "
+                    f"{shard_id!r}; give one of the paths a prefix: {{url: ..., as: NAME}}"
                 )
             files[shard_id] = file
     return files, ignored
@@ -173,16 +174,19 @@ def _cut(footer: _Footer, schema: pa.Schema, names: Mapping[str, str], slice_byt
 # -- one schema ------------------------------------------------------------------------------------------------------
 
 
-def unify(schemas: Sequence[tuple[str, pa.Schema]], id_column: str | None = None) -> pa.Schema:
+def unify(
+    schemas: Sequence[tuple[str, pa.Schema]], id_column: str | None = None, text_column: str | None = None
+) -> pa.Schema:
     """One type for every column of all shards; the order of columns is by name, so file order cannot matter.
 
     Null gives way to anything, textual types are large_string, integers widen, integers and floats are float64,
-    structs merge by field. An id that differs in type becomes text. Anything else raises ConfigError with both files.
+    structs merge by field. An id that differs in type becomes text. The text is large_string, whatever it came as.
+    Anything else raises ConfigError with both files.
     """
     fields: dict[str, tuple[pa.DataType, str]] = {}
     for url, schema in schemas:
         for item in schema:
-            new = plain(item.type)
+            new = pa.large_string() if item.name == text_column else plain(item.type)
             old, where = fields.get(item.name, (pa.null(), url))
             try:
                 merged = _merge(old, new)
@@ -222,7 +226,10 @@ def _merge(a: pa.DataType, b: pa.DataType) -> pa.DataType:
     if pa.types.is_null(a):
         return b
     if pa.types.is_integer(a) and pa.types.is_integer(b):
-        return pa.int64()
+        unsigned = [pa.types.is_unsigned_integer(kind) for kind in (a, b)]
+        if pa.uint64() in (a, b) and not all(unsigned):
+            raise TypeError  # no integer holds the values of both
+        return pa.uint64() if all(unsigned) else pa.int64()
     numbers = [pa.types.is_integer(kind) or pa.types.is_floating(kind) for kind in (a, b)]
     if all(numbers):
         return pa.float64()

@@ -25,9 +25,9 @@ HOT_LEVEL, COLD_LEVEL = 1, 6
 EVIDENCE = pa.schema([
     ("shard", pa.large_string()), ("row", pa.int64()), ("id", pa.large_string()), ("source", pa.large_string()),
     ("language", pa.large_string()), ("stage", pa.large_string()), ("reason", pa.large_string()),
-    ("score", pa.float64()), ("threshold", pa.float64()), ("charged_shard", pa.large_string()), ("charged_row", pa.int64()),
-    ("charged_id", pa.large_string()), ("charged_corpus", pa.large_string()), ("similarity", pa.float64()),
-    ("similarity_kind", pa.string()), ("inter", pa.int32()), ("union", pa.int32()), ("group_size", pa.int32()),
+    ("score", pa.float64()), ("threshold", pa.float64()), ("charged_shard", pa.large_string()),
+    ("charged_row", pa.int64()), ("charged_id", pa.large_string()), ("charged_corpus", pa.large_string()),
+    ("similarity", pa.float64()), ("similarity_kind", pa.string()), ("inter", pa.int32()), ("union", pa.int32()), ("group_size", pa.int32()),
     ("bytes", pa.int64()), ("tokens", pa.int64()), ("archive_file", pa.large_string()), ("archive_row", pa.int64()),
 ])  # fmt: skip
 QUARANTINE = pa.schema([
@@ -112,7 +112,7 @@ def _rows(job: Job, source: PartSource, names: Sequence[str], wanted: np.ndarray
 
 
 def _write_shuffled(store: Store, path: str, pieces: list[pa.Table], schema: pa.Schema, names: Sequence[str]) -> Output:
-    kept = _kept_schema(schema, names)
+    kept = pa.schema([schema.field(name) for name in names])
     if not pieces:
         return _write(store, path, iter(()), kept, HOT_LEVEL)
     order = np.concatenate([piece["order"].to_numpy() for piece in pieces])
@@ -122,16 +122,6 @@ def _write_shuffled(store: Store, path: str, pieces: list[pa.Table], schema: pa.
     del table
     rows = np.argsort(order, kind="stable")
     return _write(store, path, _groups(arrays, rows, kept), kept, HOT_LEVEL)
-
-
-def _kept_schema(schema: pa.Schema, names: Sequence[str]) -> pa.Schema:
-    kinds = [(name, schema.field(name).type) for name in names]
-    return pa.schema(
-        [
-            (name, pa.large_string() if pa.types.is_large_binary(kind) and name == "text" else kind)
-            for name, kind in kinds
-        ]
-    )
 
 
 def _whole(column: pa.ChunkedArray) -> pa.Array:
@@ -151,9 +141,12 @@ def _groups(arrays: Mapping[str, pa.Array], rows: np.ndarray, schema: pa.Schema)
 def _write(store: Store, path: str, tables: Iterator[pa.Table], schema: pa.Schema, level: int) -> Output:
     rows = 0
     strings = [item.name for item in schema if not pa.types.is_large_string(item.type)]
-    with store.writer(path) as handle, pq.ParquetWriter(
-        handle, schema, compression="zstd", compression_level=level, use_dictionary=strings, store_schema=True
-    ) as out:
+    with (
+        store.writer(path) as handle,
+        pq.ParquetWriter(
+            handle, schema, compression="zstd", compression_level=level, use_dictionary=strings, store_schema=True
+        ) as out,
+    ):
         for table in tables:
             rows += table.num_rows
             out.write_table(table, row_group_size=max(1, table.num_rows))
@@ -166,7 +159,7 @@ def _write(store: Store, path: str, tables: Iterator[pa.Table], schema: pa.Schem
 def _archive(job: Job, work: PublishWork) -> CellResult:
     file = work.files[0]
     reasons: dict[str, int] = {}
-    kept = _kept_schema(job.schema, work.columns)
+    kept = pa.schema([job.schema.field(name) for name in work.columns])
     for name in ("stage", "reason", "shard"):
         kept = kept.append(pa.field(_free(kept, name), pa.large_string()))
     kept = kept.append(pa.field(_free(kept, "row"), pa.int64()))

@@ -76,6 +76,14 @@ def sound(config: Config, report: Mapping[str, Any]) -> None:
     assert len(whole) == report["totals"]["quarantined"]["docs"]
 
 
+def stored_report(config: Config) -> dict[str, Any]:
+    """What report.json says: of a run that was stopped there is nothing else."""
+    found: dict[str, Any] = json.loads(
+        Path(config.tiers.work.url, config.name, "results", config.fingerprint[:12], "report.json").read_text()
+    )
+    return found
+
+
 def newest_manifest(config: Config) -> dict[str, Any]:
     hot = Path(config.tiers.hot.url, config.name)
     newest = max(hot.glob("v*/manifest.json"), key=lambda path: int(path.parent.name[1:]))
