@@ -19,7 +19,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from difflib import get_close_matches
 
-EXIT_OK, EXIT_FAILED, EXIT_CONFIG, EXIT_CONTRACT, EXIT_STORAGE, EXIT_QUARANTINED, EXIT_INTERRUPTED = 0, 1, 2, 3, 4, 5, 130
+EXIT_OK, EXIT_FAILED, EXIT_CONFIG, EXIT_CONTRACT = 0, 1, 2, 3
+EXIT_STORAGE, EXIT_QUARANTINED, EXIT_INTERRUPTED = 4, 5, 130
 
 
 class CorpusmillError(Exception):

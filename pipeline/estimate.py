@@ -76,7 +76,7 @@ def publication(
     config, slices = opened.config, opened.corpus.slices
     contents = [str(result.facts["content"]) for result in driver.results(driver.chain[0])]
     key = publish.publish_fingerprint(config, publish.corpus_id(slices, contents), opened.hashes)
-    totals = [result.facts for result in driver.results(driver.phase(account.LABEL, "measure"))]
+    totals = [result.facts for result in driver.results(driver.phase(account.LABEL, "measure"), whole=False)]
     sources = publish.Sources(slices=slices, sidecars=[{}] * len(slices), totals=totals)
     cold, begins = publish.cold_tasks(config, key, sources, ())
     tasks = [*publish.hot_tasks(config, key, sources, ()), *cold]
