@@ -16,8 +16,7 @@ from pipeline.reading import read_rows
 from pipeline.storage import Store
 from pipeline.types import Output, Slice
 
-PER_REASON = 2
-MOST = 24
+PER_REASON, PER_STAGE = 2, 12
 EXCERPT = 1200
 """Characters of a text that are kept."""
 FIELDS = (
@@ -36,7 +35,7 @@ FIELDS = (
 
 
 def of(corpus: Corpus, work: Store, tables: Sequence[Output]) -> list[dict[str, Any]]:
-    """Up to PER_REASON documents for each stage and reason, the first by (shard, row) that the first part has."""
+    """A few documents for each stage and reason, the first by (shard, row) that the first part has."""
     rows = _chosen(work, tables)
     wanted = [(row["shard"], row["row"]) for row in rows]
     wanted += [(row["charged_shard"], row["charged_row"]) for row in rows if row["charged_shard"] is not None]
@@ -59,9 +58,14 @@ def _chosen(work: Store, tables: Sequence[Output]) -> list[dict[str, Any]]:
     codes = pair.combine_chunks().dictionary_encode() if table.num_rows else None
     if codes is None:
         return []
-    code = codes.indices.to_numpy()
-    rows = [int(row) for value in range(len(codes.dictionary)) for row in np.flatnonzero(code == value)[:PER_REASON]]
-    found: list[dict[str, Any]] = table.take(pa.array(rows[:MOST])).to_pylist()
+    code, pairs = codes.indices.to_numpy(), codes.dictionary.to_pylist()
+    rows, taken = list[int](), dict[str, int]()
+    for value, name in enumerate(pairs):
+        stage = name.partition("/")[0]
+        chosen = np.flatnonzero(code == value)[: min(PER_REASON, PER_STAGE - taken.get(stage, 0))].tolist()
+        taken[stage] = taken.get(stage, 0) + len(chosen)
+        rows += chosen
+    found: list[dict[str, Any]] = table.take(pa.array(rows, pa.int64())).to_pylist()
     return found
 
 
