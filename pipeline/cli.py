@@ -365,9 +365,12 @@ def _error_document(kind: str, code: int, message: str) -> str:
 
 
 def _interrupted(error: BaseException | None) -> bool:
-    """Whether a request to stop is at the bottom of it: what fails while a run unwinds does not hide that."""
+    """Whether a request to stop is at the bottom of it: what fails while a run unwinds does not hide that.
+
+    A SystemExit is one too: Ray answers SIGTERM with it, in place of our own handler.
+    """
     while error is not None:
-        if isinstance(error, KeyboardInterrupt) or getattr(error, "exit_code", None) == EXIT_INTERRUPTED:
+        if isinstance(error, KeyboardInterrupt | SystemExit) or getattr(error, "exit_code", None) == EXIT_INTERRUPTED:
             return True
         error = error.__context__
     return False
