@@ -23,6 +23,7 @@ from pipeline.keys import canonical
 from pipeline.kinds import DEPTH, Kind, depth
 from pipeline.run import silent
 from pipeline.storage import Store
+from pipeline.target import empty_folder, whole
 from pipeline.types import Output
 
 SUFFIXES = tuple(f".{name}{packed}" for name in ("jsonl", "ndjson", "json") for packed in ("", ".gz", ".zst"))
@@ -60,31 +61,16 @@ def convert(src: str, out: str, notify: Notify = silent) -> dict[str, Any]:
     folder = empty_folder("OUT", out)
     root = _look(files, notify)
     schema = pa.schema([(name, kind.type) for name, kind in root.keys.items()])
-    counts, written = _Counts(), list[Output]()
-    try:
-        with ExitStack() as open_files:
-            tables = _tables(files, root, schema, counts, _Rejects(folder, open_files), notify)
-            written.extend(_parts(folder, tables, schema))
-    except BaseException:
-        for output in written:
-            folder.delete(output.path)
-        raise
+    counts = _Counts()
+    with whole(folder) as written, ExitStack() as open_files:
+        tables = _tables(files, root, schema, counts, _Rejects(folder, open_files), notify)
+        written.extend(_parts(folder, tables, schema))
     return {
         "files": [{"path": o.path, "rows": o.rows, "bytes": o.bytes, "xxh128": o.xxh128} for o in written],
         "rows": counts.rows, "rejected": counts.rejected, "blank": counts.blank, "repaired": counts.repaired,
         "rejects": folder.url_of(REJECTS) if counts.rejected else None,
         "inputs": len(files), "ignored": ignored, "columns": {item.name: str(item.type) for item in schema},
     }  # fmt: skip
-
-
-def empty_folder(where: str, url: str) -> Store:
-    """The store of a folder to write to. ConfigError if anything is in it: results would mix."""
-    folder = Store(url)
-    folders, files = folder.children()
-    if folders or files:
-        rule = f"it is not empty (it holds {min([*folders, *(entry.path for entry in files)])})"
-        raise setting_error(where, url, rule, "name a new folder, or empty this one")
-    return folder
 
 
 def _listing(src: str) -> tuple[Sequence[storage.InputFile], Sequence[str]]:
@@ -316,7 +302,7 @@ def _parts(folder: Store, tables: Iterator[pa.Table], schema: pa.Schema) -> Iter
             folder.writer(path) as handle,
             pq.ParquetWriter(handle, schema, compression="zstd", compression_level=1, use_dictionary=coded) as out,
         ):
-            while table is not None and handle.tell() < FILE_BYTES:
+            while table is not None and (not rows or handle.tell() < FILE_BYTES):
                 out.write_table(table, row_group_size=max(1, table.num_rows))
                 rows += table.num_rows
                 table = next(tables, None)

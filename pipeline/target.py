@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from pipeline.settings import TierConfig
 from pipeline.stage import Stage
 from pipeline.state import State
 from pipeline.storage import Store, locate
-from pipeline.types import CellResult, Slice
+from pipeline.types import CellResult, Output, Slice
 
 VERSION = re.compile(r"v([1-9][0-9]*)")
 """Folders of manifests under hot/<name>/."""
@@ -151,3 +152,28 @@ def published(config: Config) -> tuple[Store, Mapping[str, Any]] | None:
         return None
     found = manifest.load(folder.read_bytes("manifest.json"))
     return (folder, found) if found["config_fingerprint"] == config.fingerprint else None
+
+
+# -- where results go ------------------------------------------------------------------------------------------------
+
+
+def empty_folder(where: str, url: str) -> Store:
+    """The store of a folder to write to. Raises ConfigError, which names `where`, if anything is in it."""
+    folder = Store(url)
+    folders, files = folder.children()
+    if folders or files:
+        rule = f"it is not empty (it holds {min([*folders, *(entry.path for entry in files)])})"
+        raise setting_error(where, url, rule, "name a new folder, or empty this one")
+    return folder
+
+
+@contextmanager
+def whole(folder: Store) -> Iterator[list[Output]]:
+    """A list for the files written to the folder: they go again if the body raises."""
+    written: list[Output] = []
+    try:
+        yield written
+    except BaseException:
+        for output in written:
+            folder.delete(output.path)
+        raise
