@@ -24,6 +24,8 @@ class StageRef:
     ref: str
     settings: Mapping[str, Any]
     files: Mapping[str, str] = field(default_factory=dict)
+    hashes: Mapping[str, str] = field(default_factory=dict)
+    """xxh128 of the bytes that each file had when the run was planned."""
 
     def load(self) -> tuple[Stage, StageConfig]:
         """Import the stage and validate its settings again in this process."""

@@ -7,7 +7,6 @@ Order of writing: data files, then edges, control and placement, the manifest la
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,13 +16,12 @@ import xxhash
 
 from pipeline.columns import write_plain
 from pipeline.corpus import BadShard
-from pipeline.errors import AlreadyExists
 from pipeline.handoff import manifest
 from pipeline.handoff.phases import Plan, Schedule, phases
 from pipeline.job import PartFile, PartSource, PublishWork, SidecarRef
 from pipeline.keys import canonical, fingerprint, hash_bytes
 from pipeline.plan import curriculum_of
-from pipeline.storage import Store
+from pipeline.storage import Store, is_temporary
 from pipeline.types import Cell, CellResult, Output, Slice, Task
 
 if TYPE_CHECKING:
@@ -153,6 +151,8 @@ def table_tasks(
     *, dry_run: bool = False,
 ) -> list[Task]:  # fmt: skip
     """Tasks that write removed/ or quarantined/ in parts of TABLE_ROWS; an empty one is one file without rows."""
+    if kind == "quarantined" and bad:  # the corpus has no rows of theirs, so its id knows nothing of them
+        key = fingerprint(key, [[shard.shard_id, shard.size, shard.message] for shard in bad])
     name = "cold" if kind == "removed" else "quarantined"
     counts = [(i, _docs(totals[name])) for i, totals in enumerate(sources.totals) if totals[name]]
     tasks, held, rows, number = list[Task](), list[PartSource](), 0, 0
@@ -317,15 +317,31 @@ def put_manifest(store: Store, fields: Mapping[str, Any], published: Published) 
     if current is not None and current["id"] == document["id"]:
         return f"{name}/v{version}/manifest.json", False
     folder = f"{name}/v{version + 1}"
+    for entry in store.list(folder):  # left by a driver that was killed before its manifest, perhaps of other settings
+        store.delete(entry.path)
     if published.edges is not None:
         write_plain(store, f"{folder}/meta/edges.parquet", published.edges)
     if published.control is not None:
         control = manifest.build({**fields, **identity, "phases": published.control.phases, "control": None})
         store.write_bytes(f"{folder}/control.json", manifest.to_bytes(control))
-    with suppress(AlreadyExists):  # left by a driver that was killed before the manifest: it says the same
-        store.create(f"{folder}/placement-1.json", canonical(_placement(store, document)) + b"\n")
+    store.create(f"{folder}/placement-1.json", canonical(_placement(store, document)) + b"\n")
     store.create(f"{folder}/manifest.json", manifest.to_bytes(document))
     return f"{folder}/manifest.json", True
+
+
+def sweep(store: Store, folder: str) -> None:
+    """Delete the temporary files that a kill has left below a folder of ours."""
+    for entry in store.list(folder):
+        if is_temporary(entry.path):
+            store.delete(entry.path)
+
+
+def keep_only(store: Store, folder: str, outputs: Sequence[Output]) -> None:
+    """Delete what lies in a table's folder beside its parts: the table may have had more of them before."""
+    named = {output.path for output in outputs}
+    for entry in store.list(folder):
+        if entry.path not in named:
+            store.delete(entry.path)
 
 
 def _placement(store: Store, document: Mapping[str, Any]) -> dict[str, Any]:

@@ -184,7 +184,7 @@ def _driver(opened: Opened, log: Ledger, execute: Run, notify: Notify, listed: s
         token_ratio=ingest.token_ratio(training.bytes_per_token if training else None),
         seed=config.run.seed,
         sources={name: item.model_dump(mode="json") for name, item in config.sources.items()},
-        stages=stage_refs(config),
+        stages=stage_refs(config, opened.hashes),
         slices=len(corpus.slices), listing=listed,
     )  # fmt: skip
     return Driver(
@@ -193,10 +193,14 @@ def _driver(opened: Opened, log: Ledger, execute: Run, notify: Notify, listed: s
     )  # fmt: skip
 
 
-def stage_refs(config: Config) -> dict[str, StageRef]:
+def stage_refs(config: Config, hashes: Mapping[str, Mapping[str, str]]) -> dict[str, StageRef]:
+    """The stages as they travel. `hashes`: label -> name of a model file -> xxh128 of its bytes."""
     return {
         entry.label: StageRef(
-            ref=entry.ref, settings=entry.settings.model_dump(mode="json"), files=entry.stage.files(entry.settings)
+            ref=entry.ref,
+            settings=entry.settings.model_dump(mode="json"),
+            files=entry.stage.files(entry.settings),
+            hashes=hashes.get(entry.label, {}),
         )
         for entry in (*config.stages, plan.split_entry(config))
     }
@@ -229,6 +233,8 @@ def _finish(
     document = results.document(replace(records, ended=now()), published)
     report.identities(document)
     results.check_tables(document, published)
+    for store, folder in ((driver.job.hot, config.name), (driver.job.cold, config.name), (opened.work, records.folder)):
+        publish.sweep(store, folder)
     if sample is None:
         fields = publish.manifest_fields(config, published, results.scores(records), f"corpusmill {__version__}", now())
         path, fresh = publish.put_manifest(driver.job.hot, fields, published)
@@ -245,7 +251,7 @@ def publication(records: results.Records) -> publish.Published:
     contents = [str(result.facts["content"]) for result in driver.results(driver.chain[0])]
     corpus_id = publish.corpus_id(corpus.slices, contents)
     key = publish.publish_fingerprint(config, corpus_id, opened.hashes)
-    totals = [result.facts for result in driver.results(driver.phase(account.LABEL, "measure"))]
+    totals = [result.facts for result in driver.results(driver.phase(account.LABEL, "measure"), whole=False)]
     sources = publish.Sources(slices=corpus.slices, sidecars=list(driver.sidecars()), totals=totals)
     hot: list[CellResult] = []
     cold: list[CellResult] = []
@@ -259,6 +265,7 @@ def publication(records: results.Records) -> publish.Published:
     for kind in ("removed", "quarantined"):
         wanted = publish.table_tasks(kind, records.folder, key, sources, begins, corpus.bad, dry_run=dry)
         tables[kind] = _outputs(_published(driver, wanted, opened.work))
+        publish.keep_only(opened.work, f"{records.folder}/{kind}", tables[kind])
     facts = binding.read_facts(opened.work, driver.phase("split", "map").facts)
     datasets = publish.datasets(facts, records.counts, publish.files_of(config.name, hot))
     schedule, control = publish.schedules(config, datasets)
@@ -280,7 +287,11 @@ def _published(driver: Driver, tasks: Sequence[Task], store: Store) -> list[Cell
 
     def whole(task: Task) -> bool:
         result = driver.done(task.cells[0])
-        return result is not None and all(there.get(output.path) == output.bytes for output in result.outputs)
+        if result is None or any(there.get(output.path) != output.bytes for output in result.outputs):
+            return False
+        # A table's name says nothing of its content: it may be that of the input before the last change.
+        named_by_key = task.work.kind in ("hot", "cold")
+        return named_by_key or all(store.output(o.path, o.rows) == o for o in result.outputs)
 
     kinds = sorted({task.cells[0].phase for task in tasks})
     driver.notify("stage", {"labels": ["publish"] * len(kinds), "phases": kinds, "over": "files"})

@@ -10,6 +10,7 @@ import multiprocessing
 import multiprocessing.connection
 import os
 import signal
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -30,6 +31,8 @@ class _Worker:
     process: SpawnProcess
     pipe: Any
     task: Task | None = None
+    since: float = 0.0
+    """When the task was sent, by the monotonic clock."""
 
 
 @contextmanager
@@ -73,7 +76,8 @@ def _drive(pool: list[_Worker], workers: int, job: Job, tasks: Iterable[Task]) -
             except (EOFError, OSError):
                 pool.remove(item)
                 item.process.join()
-                yield lost(task, f"worker process {item.process.pid} died (exit code {item.process.exitcode})")
+                wall = time.monotonic() - item.since
+                yield lost(task, f"worker process {item.process.pid} died (exit code {item.process.exitcode})", wall)
 
 
 def _fill(pool: list[_Worker], count: int) -> None:
@@ -88,13 +92,13 @@ def _fill(pool: list[_Worker], count: int) -> None:
 
 def _send(item: _Worker, job: Job, waiting: deque[Task]) -> None:
     task = waiting.popleft()
-    item.task = task
+    item.task, item.since = task, time.monotonic()
     with suppress(OSError):  # it died while idle: the wait sees the closed pipe and reports the task as lost
         item.pipe.send((job, task))
 
 
-def lost(task: Task, message: str) -> Outcome:
-    """The outcome of an attempt whose worker never answered."""
+def lost(task: Task, message: str, wall: float) -> Outcome:
+    """The outcome of an attempt whose worker never answered, `wall` seconds after it began."""
     return Outcome(
         task=task.id,
         attempt=task.attempt,
@@ -103,6 +107,7 @@ def lost(task: Task, message: str) -> Outcome:
         message=message,
         transient=True,
         lost=True,
+        wall=wall,
     )
 
 

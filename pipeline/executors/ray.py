@@ -136,9 +136,8 @@ def _work(job: Job, task: Task) -> Outcome:
     """The body of every Ray task: note where it runs, then do it. It returns an outcome whatever happens."""
     worker.quiet_threads()
     node = ray.get_runtime_context().get_node_id()
-    job.work.write_bytes(
-        _note(task), json.dumps({"node": node, "host": socket.gethostname(), "pid": os.getpid()}).encode()
-    )
+    note = {"node": node, "host": socket.gethostname(), "pid": os.getpid(), "began": time.time()}
+    job.work.write_bytes(_note(task), json.dumps(note).encode())
     return worker.run(job, task)
 
 
@@ -160,13 +159,13 @@ def _drive(job: Job, tasks: Iterable[Task]) -> Iterator[Outcome]:
                 flying[reference] = _Flight(task, time.monotonic() + _patience(task, len(flying) + 1))
             ready, _ = ray.wait(list(flying), num_returns=1, timeout=TICK)
             for reference in ready:
-                yield _landed(flying.pop(reference).task, reference)
+                yield _landed(job, flying.pop(reference).task, reference)
             if time.monotonic() - watched > WATCH_S:
                 watched = time.monotonic()
                 for reference in _given_up(job, flying):
                     task = flying.pop(reference).task
                     ray.cancel(reference, force=True)
-                    yield lost(task, "its node is gone or it passed its deadline without an answer")
+                    yield _lost(job, task, "its node is gone or it passed its deadline without an answer")
     finally:
         for reference in flying:
             ray.cancel(reference, force=True)
@@ -176,20 +175,34 @@ def _patience(task: Task, ahead: int) -> float:
     return (BASE_DEADLINE_S + task.bytes / SLOWEST_BYTES_PER_S) * ahead
 
 
-def _landed(task: Task, reference: Any) -> Outcome:
+def _landed(job: Job, task: Task, reference: Any) -> Outcome:
     try:
         outcome: Outcome = ray.get(reference)
     except rx.RayError as error:
-        return _failed(task, error)
+        return _failed(job, task, error)
     return outcome
 
 
-def _failed(task: Task, error: rx.RayError) -> Outcome:
+def _failed(job: Job, task: Task, error: rx.RayError) -> Outcome:
     """An exception out of a task is Ray's or the node's: the body itself catches everything."""
     cause = getattr(error, "cause", None)
     if isinstance(error, rx.OutOfMemoryError) or isinstance(cause, MemoryError):
-        return replace(lost(task, f"out of memory on its node: {_first_line(error)}"), error=worker.MEMORY)
-    return lost(task, f"{type(error).__name__}: {_first_line(error)}")
+        return replace(_lost(job, task, f"out of memory on its node: {_first_line(error)}"), error=worker.MEMORY)
+    return _lost(job, task, f"{type(error).__name__}: {_first_line(error)}")
+
+
+def _lost(job: Job, task: Task, message: str) -> Outcome:
+    """A lost attempt has cost the time since its note; one without a note waited in Ray's queue and cost none."""
+    note = _noted(job, task)
+    wall = max(0.0, time.time() - note["began"]) if note else 0.0
+    return replace(lost(task, message, wall), host=note.get("host", ""))
+
+
+def _noted(job: Job, task: Task) -> dict[str, Any]:
+    """What the attempt wrote down when it began; empty if it did not."""
+    path = _note(task)
+    found: dict[str, Any] = json.loads(job.work.read_bytes(path)) if job.work.exists(path) else {}
+    return found
 
 
 def _first_line(error: BaseException) -> str:
@@ -202,8 +215,5 @@ def _given_up(job: Job, flying: dict[Any, _Flight]) -> list[Any]:
     now = time.monotonic()
     found = [reference for reference, flight in flying.items() if now > flight.deadline]
     if dead:
-        for reference, flight in flying.items():
-            note = _note(flight.task)
-            if job.work.exists(note) and json.loads(job.work.read_bytes(note))["node"] in dead:
-                found.append(reference)
+        found += [reference for reference, flight in flying.items() if _noted(job, flight.task).get("node") in dead]
     return list(dict.fromkeys(found))

@@ -57,7 +57,7 @@ def work(folder, *deeds):
     job = Job(
         work=store, hot=Store(config.tiers.hot.url), cold=Store(config.tiers.cold.url), schema=corpus.schema,
         names=corpus.names, policy={"invalid_utf8": "replace", "max_document_bytes": 1000},
-        token_ratio=ingest.token_ratio(None), seed=0, sources={}, stages=runs.stage_refs(config),
+        token_ratio=ingest.token_ratio(None), seed=0, sources={}, stages=runs.stage_refs(config, opened.hashes),
         slices=len(corpus.slices), listing=listing.put(store, corpus.slices),
     )  # fmt: skip
     nothing = plan.Known(done=lambda *_: None, latest=lambda *_: None)
