@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -27,8 +28,9 @@ EVIDENCE = pa.schema([
     ("language", pa.large_string()), ("stage", pa.large_string()), ("reason", pa.large_string()),
     ("score", pa.float64()), ("threshold", pa.float64()), ("charged_shard", pa.large_string()),
     ("charged_row", pa.int64()), ("charged_id", pa.large_string()), ("charged_corpus", pa.large_string()),
-    ("similarity", pa.float64()), ("similarity_kind", pa.string()), ("inter", pa.int32()), ("union", pa.int32()), ("group_size", pa.int32()),
-    ("bytes", pa.int64()), ("tokens", pa.int64()), ("archive_file", pa.large_string()), ("archive_row", pa.int64()),
+    ("similarity", pa.float64()), ("similarity_kind", pa.string()), ("inter", pa.int32()), ("union", pa.int32()),
+    ("group_size", pa.int32()), ("bytes", pa.int64()), ("tokens", pa.int64()), ("archive_file", pa.large_string()),
+    ("archive_row", pa.int64()),
 ])  # fmt: skip
 QUARANTINE = pa.schema([
     ("shard", pa.large_string()), ("row", pa.int64()), ("rows", pa.int64()), ("id", pa.large_string()),
@@ -46,7 +48,7 @@ def run(job: Job, work: PublishWork) -> CellResult:
     return _hot(job, work)
 
 
-def _frame(job: Job, source: PartSource) -> Frame:
+def frame_of(job: Job, source: PartSource) -> Frame:
     """All numbers of a slice, no text."""
     known = {}
     for label, ref in source.sidecars.items():
@@ -62,7 +64,7 @@ def _hot(job: Job, work: PublishWork) -> CellResult:
     held: dict[int, list[pa.Table]] = {index: [] for index in range(len(work.files))}
     tokens = dict.fromkeys(held, 0)
     for source in work.sources:
-        frame = _frame(job, source)
+        frame = frame_of(job, source)
         live = frame.alive("split")
         dataset = np.array(frame.of("split", "dataset").to_pylist(), object)
         order = seeded(frame.of(ingest.LABEL, "content_hash"), job.seed)
@@ -116,26 +118,36 @@ def _write_shuffled(store: Store, path: str, pieces: list[pa.Table], schema: pa.
     if not pieces:
         return _write(store, path, iter(()), kept, HOT_LEVEL)
     order = np.concatenate([piece["order"].to_numpy() for piece in pieces])
-    table = pa.concat_tables([piece.drop_columns(["order"]) for piece in pieces])
-    pieces.clear()
-    arrays = {name: _whole(table[name]) for name in kept.names}
-    del table
-    rows = np.argsort(order, kind="stable")
-    return _write(store, path, _groups(arrays, rows, kept), kept, HOT_LEVEL)
+    pieces[:] = [piece.drop_columns(["order"]).combine_chunks() for piece in pieces]
+    return _write(store, path, _shuffled(pieces, np.argsort(order, kind="stable"), kept), kept, HOT_LEVEL)
 
 
-def _whole(column: pa.ChunkedArray) -> pa.Array:
-    array = column.combine_chunks()
-    return array if isinstance(array, pa.Array) else pa.concat_arrays(array.chunks)
+def _shuffled(pieces: Sequence[pa.Table], rows: np.ndarray, schema: pa.Schema) -> Iterator[pa.Table]:
+    """The rows of all pieces, numbered through, in the given order, in tables of about GROUP_BYTES.
 
-
-def _groups(arrays: Mapping[str, pa.Array], rows: np.ndarray, schema: pa.Schema) -> Iterator[pa.Table]:
-    """The rows in their order, in tables of about GROUP_BYTES."""
-    total = sum(array.nbytes for array in arrays.values())
-    step = max(1, min(GROUP_ROWS, int(GROUP_BYTES * len(rows) / max(1, total))))
+    Rows are taken piece by piece: joining the pieces first would hold the whole part twice.
+    """
+    begins = np.cumsum([0, *(piece.num_rows for piece in pieces)])
+    step = max(1, min(GROUP_ROWS, GROUP_BYTES * len(rows) // max(1, sum(map(_content_bytes, pieces)))))
     for start in range(0, len(rows), step):
-        index = pa.array(rows[start : start + step])
-        yield pa.table({name: array.take(index) for name, array in arrays.items()}).cast(schema)
+        group = rows[start : start + step]
+        where = np.searchsorted(begins, group, side="right") - 1
+        by_piece = np.argsort(where, kind="stable")
+        cuts = np.searchsorted(where[by_piece], np.arange(len(pieces) + 1))
+        taken = [
+            pieces[index].take(pa.array(group[by_piece[low:high]] - begins[index]))
+            for index, (low, high) in enumerate(pairwise(cuts.tolist()))
+            if high > low
+        ]
+        table = pa.concat_tables(taken).combine_chunks()
+        yield table.take(pa.array(np.argsort(by_piece))).cast(schema)
+
+
+def _content_bytes(piece: pa.Table) -> int:
+    """Bytes of a piece's values, however it was cut: the size of row groups must not depend on that."""
+    textual = [column for column in piece.columns if pa.types.is_large_string(column.type)]
+    lengths = [int(pc.sum(pc.binary_length(column)).as_py() or 0) for column in textual]
+    return 8 * piece.num_rows * piece.num_columns + sum(lengths)
 
 
 def _write(store: Store, path: str, tables: Iterator[pa.Table], schema: pa.Schema, level: int) -> Output:
@@ -166,7 +178,7 @@ def _archive(job: Job, work: PublishWork) -> CellResult:
 
     def tables() -> Iterator[pa.Table]:
         for source in work.sources:
-            frame = _frame(job, source)
+            frame = frame_of(job, source)
             kind, stage, reason = account.fates(frame, list(source.sidecars))
             gone = kind == account.KINDS.index("removed")
             for name, count in zip(
@@ -220,7 +232,7 @@ def _table(job: Job, work: PublishWork) -> Output:
 
 
 def _removed_rows(job: Job, source: PartSource, *, dry_run: bool) -> pa.Table:
-    frame = _frame(job, source)
+    frame = frame_of(job, source)
     labels = list(source.sidecars)
     kind, stage, reason = account.fates(frame, labels)
     gone = np.flatnonzero(kind == account.KINDS.index("removed"))
@@ -260,7 +272,7 @@ def _of_deciding_stage(
 
 
 def _quarantined_rows(job: Job, source: PartSource, *, dry_run: bool) -> pa.Table:
-    frame = _frame(job, source)
+    frame = frame_of(job, source)
     labels = list(source.sidecars)
     kind, stage, reason = account.fates(frame, labels)
     rows = np.flatnonzero(kind == account.KINDS.index("quarantined"))

@@ -85,7 +85,7 @@ def hot_tasks(config: Config, key: str, sources: Sources, columns: Sequence[str]
                 number += 1
     tasks = []
     for slices, files in by_run.items():
-        for held in _bundles(files, config.publish.part_bytes):
+        for held in _bundles(files, min(config.publish.part_bytes, config.run.worker_memory // 8)):
             parts = tuple(sources.source(i) for i in slices)
             tasks.append(_task("hot", key, held, parts, columns))
     return tasks
