@@ -11,9 +11,10 @@ import pyarrow.parquet as pq
 
 from pipeline import columns, examples, ingest
 from pipeline.config import Config
+from pipeline.driver import Driver
 from pipeline.errors import setting_error
 from pipeline.run import RESULTS
-from pipeline.target import View, cold_store, identity, look, published
+from pipeline.target import cold_store, labels, look, published, read_sidecar
 from pipeline.types import GONE, STATES, Slice
 
 STEPS = 8
@@ -39,18 +40,17 @@ def find_id(config: Config, wanted: str) -> list[tuple[str, int]]:
 
     Reads the id column that ingest wrote, slice by slice. Raises ConfigError where no document has the id.
     """
-    view = look(config)
-    phase, found, pending = view.opened.chain[0], list[tuple[str, int]](), 0
-    for part in view.opened.corpus.slices:
-        ref = view.sidecar(phase, part)
-        if ref is None:
+    driver = look(config)
+    found, pending = list[tuple[str, int]](), 0
+    for part in driver.corpus.slices:
+        table = read_sidecar(driver, ingest.LABEL, part, ["id"])
+        if table is None:
             pending += 1
             continue
-        ids = columns.read(view.opened.work, ref.path, part.rows, identity(part, ref), ["id"])["id"]
-        rows = pc.indices_nonzero(pc.fill_null(pc.equal(ids, wanted), False)).to_pylist()
+        rows = pc.indices_nonzero(pc.fill_null(pc.equal(table["id"], wanted), False)).to_pylist()
         found += [(part.shard_id, part.first_row + row) for row in rows]
     if not found:
-        column = view.opened.corpus.names.get("id")
+        column = driver.corpus.names.get("id")
         of = f"the column {column!r}" if column else "the input, which has no id column"
         wait = f"; {pending} slices have not been read yet: run first" if pending else ""
         raise setting_error("--id", wanted, f"no document has this id in {of}{wait}")
@@ -72,30 +72,30 @@ def explain(config: Config, shard: str, row: int) -> dict[str, Any]:
 
     Raises ConfigError for a shard that the input does not have and for a row beyond its end.
     """
-    view = look(config)
-    whole = next((bad for bad in view.opened.corpus.bad if bad.shard_id == shard), None)
+    driver = look(config)
+    whole = next((bad for bad in driver.corpus.bad if bad.shard_id == shard), None)
     if whole is not None:
         outcome = {"fate": "quarantined", "stage": ingest.LABEL, "reason": "unreadable_shard", "message": whole.message}
         return {"shard": shard, "row": row, "text_excerpt": "", "stages": [], "outcome": outcome, "chain": []}
-    found = _document(view, shard, row)
-    return found | {"chain": list(_chain(view, found))}
+    found = _document(driver, shard, row)
+    return found | {"chain": list(_chain(driver, found))}
 
 
-def _document(view: View, shard: str, row: int) -> dict[str, Any]:
-    part = _slice(view, shard, row)
-    stages = [_stage(view, label, part, row) for label in view.labels]
+def _document(driver: Driver, shard: str, row: int) -> dict[str, Any]:
+    part = _slice(driver, shard, row)
+    stages = [_stage(driver, label, part, row) for label in labels(driver)]
     return {
-        "shard": shard, "row": row, **_about(view, part, row),
-        "text_excerpt": examples.texts(view.opened.corpus, [(shard, row)]).get((shard, row), ""),
+        "shard": shard, "row": row, **_about(driver, part, row),
+        "text_excerpt": examples.texts(driver.corpus, [(shard, row)]).get((shard, row), ""),
         "stages": stages[:-1],
-        "outcome": _outcome(view, stages, shard, row),
+        "outcome": _outcome(driver, stages, shard, row),
     }  # fmt: skip
 
 
-def _slice(view: View, shard: str, row: int) -> Slice:
-    parts = [part for part in view.opened.corpus.slices if part.shard_id == shard]
+def _slice(driver: Driver, shard: str, row: int) -> Slice:
+    parts = [part for part in driver.corpus.slices if part.shard_id == shard]
     if not parts:
-        names = sorted({part.shard_id for part in view.opened.corpus.slices})
+        names = sorted({part.shard_id for part in driver.corpus.slices})
         near = get_close_matches(shard, names, n=3)
         step = f"did you mean {', '.join(near)}?" if near else f"its {len(names)} shards are called like {names[:1]}"
         raise setting_error("SHARD", shard, "the input has no such shard with rows", step)
@@ -106,26 +106,23 @@ def _slice(view: View, shard: str, row: int) -> Slice:
     raise setting_error("ROW", row, f"{shard} has {rows} rows, counted from 0")
 
 
-def _about(view: View, part: Slice, row: int) -> dict[str, Any]:
+def _about(driver: Driver, part: Slice, row: int) -> dict[str, Any]:
     """Who the document is; null where it has not been read yet."""
-    ref = view.sidecar(view.opened.chain[0], part)
-    if ref is None:
+    table = read_sidecar(driver, ingest.LABEL, part, ABOUT)
+    if table is None:
         return dict.fromkeys((*ABOUT, "tokens"))
-    table = columns.read(view.opened.work, ref.path, part.rows, identity(part, ref), ABOUT)
     own = table.slice(row - part.first_row, 1)
-    tokens = ingest.count_tokens(own["bytes"].to_numpy(), view.token_ratio)
+    tokens = ingest.count_tokens(own["bytes"].to_numpy(), driver.job.token_ratio)
     about: dict[str, Any] = own.to_pylist()[0]
     return about | {"tokens": int(tokens[0])}
 
 
-def _stage(view: View, label: str, part: Slice, row: int) -> dict[str, Any]:
-    entry = next((entry for entry in view.opened.config.stages if entry.label == label), None)
+def _stage(driver: Driver, label: str, part: Slice, row: int) -> dict[str, Any]:
+    entry = next((entry for entry in driver.config.stages if entry.label == label), None)
     told: dict[str, Any] = {"label": label, "stage": entry.stage.name if entry else label}
-    phase = next(phase for phase in view.opened.chain if phase.label == label and phase.sidecar)
-    ref = view.sidecar(phase, part)
-    if ref is None:
+    table = read_sidecar(driver, label, part)
+    if table is None:
         return told | {"state": PENDING, "passed": None, "measures": {}}
-    table = columns.read(view.opened.work, ref.path, part.rows, identity(part, ref))
     values = table.slice(row - part.first_row, 1).to_pylist()[0]
     state = STATES.index(values["state"])
     told |= {"state": values["state"], "passed": state < GONE and values["reason"] is None}
@@ -149,23 +146,23 @@ def _decision(values: Mapping[str, Any], meanings: Mapping[str, str]) -> dict[st
     return told
 
 
-def _outcome(view: View, stages: list[dict[str, Any]], shard: str, row: int) -> dict[str, Any]:
+def _outcome(driver: Driver, stages: list[dict[str, Any]], shard: str, row: int) -> dict[str, Any]:
     for told in stages:
         if told["state"] == PENDING:
             return {"fate": PENDING, "stage": told["label"]}
         if not told["passed"]:
             fate = "quarantined" if told["state"] == "failed" else "removed"
             why = {name: told.get(name) for name in ("reason", "meaning")}
-            place = {"archive": _archived(view, shard, row)} if fate == "removed" else {}
+            place = {"archive": _archived(driver, shard, row)} if fate == "removed" else {}
             return {"fate": fate, "stage": told["label"], **why, **place}
     dataset = stages[-1]["measures"]["dataset"]
-    there = published(view.opened.config)
+    there = published(driver.config)
     return {"fate": "kept", "dataset": dataset, "manifest": there[0].url_of("manifest.json") if there else None}
 
 
-def _archived(view: View, shard: str, row: int) -> dict[str, Any] | None:
+def _archived(driver: Driver, shard: str, row: int) -> dict[str, Any] | None:
     """Where the document's text lies in the cold tier, by the table of removed rows; None before publication."""
-    config, work = view.opened.config, view.opened.work
+    config, work = driver.config, driver.job.work
     key = (pc.field("shard") == shard) & (pc.field("row") == row)
     for entry in work.list(f"{RESULTS.format(config.fingerprint[:12])}/removed"):
         with work.open(entry.path) as handle:
@@ -175,13 +172,13 @@ def _archived(view: View, shard: str, row: int) -> dict[str, Any] | None:
     return None
 
 
-def _chain(view: View, document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+def _chain(driver: Driver, document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """The documents that this one, then its keeper, and so on, are charged to."""
     for _ in range(STEPS):
         charge = next((told for told in document["stages"] if "charged" in told), None)
         if charge is None:
             return
         keeper = charge["charged"]
-        document = _document(view, keeper["shard"], keeper["row"])
+        document = _document(driver, keeper["shard"], keeper["row"])
         names = ("shard", "row", "id", "text_excerpt", "outcome")
         yield {"by": charge["label"], **{name: document[name] for name in names}}

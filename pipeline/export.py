@@ -19,15 +19,15 @@ import pyarrow.parquet as pq
 
 from pipeline import account, columns
 from pipeline.config import Config
-from pipeline.driver import Notify
+from pipeline.driver import Driver, Notify
 from pipeline.errors import ConfigError, nearest, setting_error
 from pipeline.frame import Frame
 from pipeline.handoff import manifest
 from pipeline.run import now, silent
 from pipeline.stage import SettleStage
 from pipeline.storage import Store
-from pipeline.target import View, empty_folder, look, published, resolve, whole
-from pipeline.types import GONE, Output, Slice
+from pipeline.target import empty_folder, labels, look, numbers, published, resolve, whole
+from pipeline.types import GONE, Output
 
 FORMATS = ("text", "frame")
 NOT_BUILT = ("megatron", "mds", "olmo", "datatrove")
@@ -164,54 +164,54 @@ def _finite(value: Any) -> Any:
 
 def _frame(config: Config, out: str, notify: Notify) -> list[Output]:
     target = empty_folder("--out", out)
-    view, there = look(config), published(config)
+    driver, there = look(config), published(config)
     about = {"corpusmill": "frame/1", "config_fingerprint": config.fingerprint}
     about |= {"manifest_id": there[1]["id"]} if there else {}
-    schema = _schema(view).with_metadata(about)
-    parts = deque(view.opened.corpus.slices)
+    schema = _schema(driver).with_metadata(about)
+    ordinals = deque(range(len(driver.corpus.slices)))
     with whole(target) as written:
-        while parts or not written:
+        while ordinals or not written:
             path, rows = f"frame-{len(written):05d}.parquet", 0
             with target.writer(path) as handle, pq.ParquetWriter(handle, schema, compression="zstd") as file:
-                while parts and (not rows or handle.tell() < FRAME_BYTES):
-                    part = parts.popleft()
-                    file.write_table(_rows(view, part, schema), row_group_size=FRAME_ROWS)
-                    rows += part.rows
-                    notify("export", {"path": path, "rows": part.rows, "bytes": handle.tell()})
+                while ordinals and (not rows or handle.tell() < FRAME_BYTES):
+                    table = _rows(driver, ordinals.popleft(), schema)
+                    file.write_table(table, row_group_size=FRAME_ROWS)
+                    rows += table.num_rows
+                    notify("export", {"path": path, "rows": table.num_rows, "bytes": handle.tell()})
             written.append(target.output(path, rows=rows))
     return written
 
 
-def _measures(view: View) -> Iterator[tuple[str, pa.Field]]:
+def _measures(driver: Driver) -> Iterator[tuple[str, pa.Field]]:
     """(label, column) of everything that stages measured or assigned."""
-    for entry in view.opened.config.stages:
+    for entry in driver.config.stages:
         extra = entry.stage.decide_writes if isinstance(entry.stage, SettleStage) else pa.schema([])
         for item in (*entry.stage.writes, *extra):
             yield entry.label, item
 
 
-def _schema(view: View) -> pa.Schema:
+def _schema(driver: Driver) -> pa.Schema:
     text, number = pa.large_string(), pa.int64()
     fields = [("shard", text), ("row", number), ("id", text), ("source", text), ("language", text)]
     fields += [("bytes", number), ("tokens", number), ("fate", pa.string()), ("stage", text), ("reason", text)]
     fields += [("dataset", text)]
-    fields += [(f"{entry.label}.state", pa.string()) for entry in view.opened.config.stages]
-    fields += [(f"{label}.{item.name}", item.type) for label, item in _measures(view)]
+    fields += [(f"{entry.label}.state", pa.string()) for entry in driver.config.stages]
+    fields += [(f"{label}.{item.name}", item.type) for label, item in _measures(driver)]
     return pa.schema(fields)
 
 
-def _rows(view: View, part: Slice, schema: pa.Schema) -> pa.Table:
-    frame = view.frame(part)
-    kind, stage, reason = account.fates(frame, view.labels)
+def _rows(driver: Driver, ordinal: int, schema: pa.Schema) -> pa.Table:
+    part, frame = driver.corpus.slices[ordinal], numbers(driver, ordinal)
+    kind, stage, reason = account.fates(frame, labels(driver))
     made: dict[str, Any] = {
         "shard": pa.array([part.shard_id], pa.large_string()).take(pa.array(np.zeros(part.rows, np.int64))),
         "row": pa.array(np.arange(part.first_row, part.first_row + part.rows)),
         "fate": pa.array(account.KINDS, pa.string()).take(pa.array(kind)),
         "stage": pa.array(stage, pa.large_string()), "reason": reason, "dataset": frame.of("split", "dataset"),
     } | {name: frame.column(name) for name in ABOUT}  # fmt: skip
-    for entry in view.opened.config.stages:
+    for entry in driver.config.stages:
         made[f"{entry.label}.state"] = frame.of(entry.label, "state").cast(pa.string())
-    for label, item in _measures(view):
+    for label, item in _measures(driver):
         made[f"{label}.{item.name}"] = _shown(frame, label, item)
     return pa.table([made[name] for name in schema.names], schema=schema)
 

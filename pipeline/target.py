@@ -6,23 +6,23 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipeline import columns, ingest, ledger
+import pyarrow as pa
+
+from pipeline import columns, ledger, run
 from pipeline.config import Config, load, loads
+from pipeline.driver import Driver
 from pipeline.errors import ConfigError, setting_error
 from pipeline.frame import Frame
 from pipeline.handoff import manifest
-from pipeline.job import SidecarRef
-from pipeline.plan import Phase
-from pipeline.run import Opened, prepare
+from pipeline.job import PartSource, SidecarRef
+from pipeline.parts import frame_of
 from pipeline.settings import TierConfig
 from pipeline.stage import Stage
-from pipeline.state import State
 from pipeline.storage import Store, locate
-from pipeline.types import CellResult, Output, Slice
+from pipeline.types import Output, Slice
 
 VERSION = re.compile(r"v([1-9][0-9]*)")
 """Folders of manifests under hot/<name>/."""
@@ -62,60 +62,43 @@ def changed(config: Config, **fields: Any) -> Config:
 # -- what is finished ------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class View:
-    """A run as it stands, read without taking it over."""
+def look(config: Config) -> Driver:
+    """A driver that only says what is done under `config`. Lists and opens the input, writes nothing."""
+    return run.look(run.prepare(config))
 
-    opened: Opened
-    state: State
 
-    @property
-    def labels(self) -> list[str]:
-        """Of everything that writes a sidecar, in order: ingest first, split last."""
-        return [phase.label for phase in self.opened.chain if phase.sidecar]
+def labels(driver: Driver) -> list[str]:
+    """Of everything that writes a sidecar, in order: ingest first, split last."""
+    return [phase.label for phase in driver.chain if phase.sidecar]
 
-    @property
-    def token_ratio(self) -> int:
-        training = self.opened.config.training
-        return ingest.token_ratio(training.bytes_per_token if training else None)
 
-    def sidecar(self, phase: Phase, part: Slice) -> SidecarRef | None:
-        """The sidecar of a slice, if the ledger has it and its file is there as recorded."""
-        cell = phase.cell(part)
-        for result in (self.state.done.get(cell.id), self.state.again.get(cell.id)):
-            if result is not None and self._whole(result):
-                return SidecarRef(path=result.outputs[0].path, key=cell.key)
+def sidecar(driver: Driver, label: str, part: Slice) -> SidecarRef | None:
+    """The sidecar that a label wrote for a slice; None where that is still to come."""
+    phase = next(phase for phase in driver.chain if phase.label == label and phase.sidecar)
+    result = driver.done(phase.cell(part))
+    return SidecarRef(path=result.outputs[0].path, key=result.cell.key) if result else None
+
+
+def read_sidecar(driver: Driver, label: str, part: Slice, names: Sequence[str] | None = None) -> pa.Table | None:
+    """Columns of that sidecar, all of them by default."""
+    ref = sidecar(driver, label, part)
+    if ref is None:
         return None
-
-    def _whole(self, result: CellResult) -> bool:
-        work = self.opened.work
-        return all(work.exists(file.path) and work.size(file.path) == file.bytes for file in result.outputs)
-
-    def frame(self, part: Slice) -> Frame:
-        """Every number of a slice, no text. Raises ConfigError where some stage is still to come."""
-        found = {phase.label: self.sidecar(phase, part) for phase in self.opened.chain if phase.sidecar}
-        missing = [label for label, ref in found.items() if ref is None]
-        if missing:
-            raise ConfigError(
-                f"run {self.opened.config.name!r}: {part.shard_id} from row {part.first_row} on has not been through "
-                f"{', '.join(missing)} under this config; run it to the end first"
-            )
-        known = {
-            label: columns.read(self.opened.work, ref.path, part.rows, identity(part, ref))
-            for label, ref in found.items() if ref is not None
-        }  # fmt: skip
-        return Frame(0, part.rows, {}, None, known, token_ratio=self.token_ratio, sources={})
+    own = {"shard": part.shard_id, "first_row": str(part.first_row), "key": ref.key}
+    return columns.read(driver.job.work, ref.path, part.rows, own, names)
 
 
-def look(config: Config) -> View:
-    """What has been finished under `config` so far. Lists the input and reads its footers."""
-    opened = prepare(config)
-    return View(opened=opened, state=ledger.read(opened.work))
-
-
-def identity(part: Slice, ref: SidecarRef) -> dict[str, str]:
-    """What the sidecar of a slice says of itself."""
-    return {"shard": part.shard_id, "first_row": str(part.first_row), "key": ref.key}
+def numbers(driver: Driver, ordinal: int) -> Frame:
+    """Every number of the slice, no text. Raises ConfigError where some stage is still to come."""
+    part = driver.corpus.slices[ordinal]
+    found = {label: ref for label in labels(driver) if (ref := sidecar(driver, label, part))}
+    missing = [label for label in labels(driver) if label not in found]
+    if missing:
+        raise ConfigError(
+            f"run {driver.config.name!r}: {part.shard_id} from row {part.first_row} on has not been through "
+            f"{', '.join(missing)} under this config; run it to the end first"
+        )
+    return frame_of(driver.job, PartSource(part=part, ordinal=ordinal, sidecars=found))
 
 
 # -- what is published -----------------------------------------------------------------------------------------------
