@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +29,17 @@ HISTOGRAM_BINS = 48
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Sample:
+    """What makes a run a dry one: it publishes nothing, a broken guard is a warning, and it predicts the whole."""
+
+    facts: Mapping[str, Any]
+    """The report's `run.sample`."""
+    predict: Callable[[Driver], Sequence[Mapping[str, Any]]]
+    """The report's `predictions`, from the finished chain."""
+    warnings: Sequence[str] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Records:
     """What the report is made from."""
 
@@ -40,8 +51,8 @@ class Records:
     started: str
     ended: str
     folder: str
-    sample: Mapping[str, Any] | None = None
-    """For a dry run: the report's `run.sample`."""
+    sample: Sample | None = None
+    """For a dry run."""
 
 
 def counts(driver: Driver) -> pa.Table:
@@ -69,11 +80,18 @@ def document(records: Records, published: Published | None = None, *, complete: 
         compute=[_compute(records)],
         guards=records.guards,
         duplicates=_duplicates(records),
+        predictions=records.sample.predict(driver) if records.sample else (),
         failures=_failures(records),
-        warnings=[*driver.warnings(), *(schedule.warnings if schedule else ())],
+        warnings=[*_dry_warnings(records), *driver.warnings(), *(schedule.warnings if schedule else ())],
         unknown_bytes_docs=undecodable,
         quarantined_shards={"count": len(bad), "bytes": sum(shard.size for shard in bad)},
     )
+
+
+def _dry_warnings(records: Records) -> list[str]:
+    """What a dry run has to say, and the guards that would stop the run."""
+    stopped = report.breach(records.guards)
+    return [*records.sample.warnings, *([stopped] if stopped else [])] if records.sample else []
 
 
 def _docs(counts: pa.Table, kind: str, reason: str | None = None, stage: str | None = None) -> int:
@@ -93,7 +111,8 @@ def _run(records: Records, published: Published | None, *, complete: bool) -> di
         "name": config.name, "run_id": records.run_json["run_id"],
         "corpus_id": published.corpus_id if published else None,
         "config_fingerprint": config.fingerprint, "version": __version__, "executor": config.run.executor,
-        "complete": complete, "dry_run": records.sample is not None, "sample": records.sample,
+        "complete": complete, "dry_run": records.sample is not None,
+        "sample": dict(records.sample.facts) if records.sample else None,
         "attempts_of_run": driver.ledger.state.runs, "started": records.started, "ended": records.ended,
         "devices": [f"{platform.node()}: {os.cpu_count()} x {platform.machine()}"],
         "paths": {name: where.url_of(path) for name, path in paths.items()} | {"manifest": None},

@@ -102,8 +102,8 @@ def _check_inputs(config: Config, corpus: Corpus) -> None:
     cost.peak(config.training.gpu if config.training else None)
 
 
-def run(config: Config, notify: Notify = silent, *, sample: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Start or resume a run, publish it, and return its report. `sample` describes the rows of a dry run.
+def run(config: Config, notify: Notify = silent, *, sample: results.Sample | None = None) -> dict[str, Any]:
+    """Start or resume a run, publish it, and return its report. With a `sample` it is a dry run: it only reports.
 
     Raises ConfigError before any work, ContractError (a guard, an identity, changed input), StorageError, BusyError,
     and WorkError where tasks failed after their retries: the same call again resumes.
@@ -215,7 +215,7 @@ def stored(work: Store) -> dict[str, int]:
 
 
 def _finish(
-    opened: Opened, driver: Driver, run_json: Mapping[str, Any], started: str, sample: Mapping[str, Any] | None
+    opened: Opened, driver: Driver, run_json: Mapping[str, Any], started: str, sample: results.Sample | None
 ) -> dict[str, Any]:
     """Judge the guards, publish, check the identities, write the manifest, then the report."""
     config = opened.config
