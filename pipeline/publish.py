@@ -294,7 +294,8 @@ def put_archive(store: Store, config: Config, key: str, results: Sequence[CellRe
     }
     data = canonical(document) + b"\n"
     path = f"{config.name}/archive-{key[:12]}/archive.json"
-    store.write_bytes(path, data)
+    if not store.exists(path) or store.read_bytes(path) != data:
+        store.write_bytes(path, data)
     return {"path": path, "xxh128": hash_bytes(data)}
 
 
