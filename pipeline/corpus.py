@@ -35,7 +35,10 @@ class BadShard:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Corpus:
-    """What the listing and the footers say. `slices` are sorted by (shard_id, first_row): that order is the ordinal."""
+    """What the listing and the footers say. `slices` are sorted by (shard_id, first_row): that order is the ordinal.
+
+    A corpus without a row has one slice without rows, so that whatever is counted has its columns.
+    """
 
     slices: tuple[Slice, ...]
     schema: pa.Schema
@@ -79,10 +82,16 @@ def open_corpus(config: Config) -> Corpus:
             f"{first.url}: {first.message}; input.bad_shards is 'stop', so nothing was read or written; "
             f"repair or remove the file, or set input.bad_shards: quarantine ({len(bad)} unreadable in all)"
         )
+    if not footers:
+        raise ContractError(
+            f"{config.origin}: input.paths: none of the {len(bad)} shards can be read, the first is {bad[0].url}: "
+            f"{bad[0].message}; check that these are Parquet files, or convert others with `corpusmill convert`"
+        )
     schemas = [(footer.file.url, footer.schema) for footer in footers]
     schema = unify(schemas, _id_column(config.input), config.input.columns.text)
     names = _parts(config.input, schema, schemas)
     slices = [part for footer in footers for part in _cut(footer, schema, names, config.input.slice_bytes)]
+    slices = slices or [_slice(footers[0], schema, 0, 0, 0, 0, 0)]
     slices.sort(key=lambda part: (part.shard_id, part.first_row))
     return Corpus(slices=tuple(slices), schema=schema, names=names, bad=tuple(bad), ignored=tuple(ignored))
 
@@ -154,21 +163,26 @@ def _column_bytes(group: Any) -> tuple[tuple[str, int], ...]:
 
 def _cut(footer: _Footer, schema: pa.Schema, names: Mapping[str, str], slice_bytes: int) -> Iterable[Slice]:
     """Runs of whole row groups of about `slice_bytes` of text."""
-    types = [[name, str(schema.field(name).type)] for name in sorted(footer.schema.names)]
     start, first_row, row, size = 0, 0, 0, 0
     for index, (rows, columns) in enumerate(footer.groups):
         row += rows
         size += dict(columns).get(names["text"], 0)
         if size >= slice_bytes or index == len(footer.groups) - 1:
             if row > first_row:
-                file = footer.file
-                identity = [footer.shard_id, file.size, footer.digest, file.stamp, first_row, row - first_row, types]
-                yield Slice(
-                    shard_id=footer.shard_id, url=file.url, size=file.size, stamp=file.stamp, first_row=first_row,
-                    rows=row - first_row, first_group=start, groups=index + 1 - start, bytes=size,
-                    input_id=fingerprint(identity),
-                )  # fmt: skip
+                yield _slice(footer, schema, first_row, row - first_row, start, index + 1 - start, size)
             start, first_row, size = index + 1, row, 0
+
+
+def _slice(
+    footer: _Footer, schema: pa.Schema, first_row: int, rows: int, first_group: int, groups: int, size: int
+) -> Slice:
+    file = footer.file
+    types = [[name, str(schema.field(name).type)] for name in sorted(footer.schema.names)]
+    return Slice(
+        shard_id=footer.shard_id, url=file.url, size=file.size, stamp=file.stamp, first_row=first_row, rows=rows,
+        first_group=first_group, groups=groups, bytes=size,
+        input_id=fingerprint([footer.shard_id, file.size, footer.digest, file.stamp, first_row, rows, types]),
+    )  # fmt: skip
 
 
 # -- one schema ------------------------------------------------------------------------------------------------------
@@ -189,7 +203,7 @@ def unify(
             new = pa.large_string() if item.name == text_column else plain(item.type)
             old, where = fields.get(item.name, (pa.null(), url))
             try:
-                merged = _merge(old, new)
+                merged = _merge_ids(old, new) if item.name == id_column else _merge(old, new)
             except TypeError:
                 if item.name != id_column:
                     raise ConfigError(
@@ -242,6 +256,14 @@ def _merge(a: pa.DataType, b: pa.DataType) -> pa.DataType:
     raise TypeError
 
 
+def _merge_ids(a: pa.DataType, b: pa.DataType) -> pa.DataType:
+    """The same for ids, which a float would round."""
+    merged = _merge(a, b)
+    if pa.types.is_floating(merged) and a != b and not (pa.types.is_null(a) or pa.types.is_null(b)):
+        raise TypeError
+    return merged
+
+
 def _id_column(settings: InputConfig) -> str:
     return settings.columns.id or "id"
 
@@ -265,7 +287,7 @@ def _parts(settings: InputConfig, schema: pa.Schema, schemas: Sequence[tuple[str
             raise ConfigError(
                 f"input.columns.text: column {text!r} is {kind} in {url}, but text must be a string or binary column"
             )
-    return names | ({"text": text} if schemas else {})
+    return names | {"text": text}
 
 
 def _absent(part: str, name: str, known: Sequence[str]) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 from pipeline import account, exchange, plan
 from pipeline.config import Config
 from pipeline.corpus import Corpus
-from pipeline.errors import BY_NAME, WorkError
+from pipeline.errors import BY_NAME, ContractError, WorkError
 from pipeline.executors.local import Run
 from pipeline.job import Job, SidecarRef
 from pipeline.ledger import Ledger
@@ -113,8 +113,19 @@ class Driver:
             if not self.config.run.keep_exchange:
                 self._drop_exchange()
             if needed[0].kind == "ingest":
-                size = sum(int(result.facts["bytes"]) for result in self.results(needed[0]))
-                self.job = replace(self.job, corpus_bytes=size)
+                read = self.results(needed[0])
+                self._check_damage(read)
+                self.job = replace(self.job, corpus_bytes=sum(int(result.facts["bytes"]) for result in read))
+
+    def _check_damage(self, read: Sequence[CellResult]) -> None:
+        """Raise ContractError for the first slice with rows that cannot be decoded, where bad shards stop the run."""
+        for part, result in zip(self.corpus.slices, read, strict=True):
+            message = result.facts.get("undecodable")
+            if message and self.config.input.bad_shards == "stop":
+                raise ContractError(
+                    f"{part.url}: rows from {part.first_row} on: {message}; input.bad_shards is 'stop', so nothing was "
+                    "published; repair or remove the file, or set input.bad_shards: quarantine"
+                )
 
     def _drop_exchange(self) -> None:
         """Delete what the phases of complete global stages exchanged."""

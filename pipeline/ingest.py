@@ -92,6 +92,12 @@ def _undecodable(raw: RawBatch) -> dict[str, pa.Array]:
     }  # fmt: skip
 
 
+def undecodable(made: Mapping[str, pa.Array]) -> str:
+    """Why the rows of a batch could not be decoded; empty where they could."""
+    broken = len(made["reason"]) and made["reason"][0].as_py() == "undecodable"
+    return str(made["message"][0]) if broken else ""
+
+
 def _messages(reason: np.ndarray, size: np.ndarray, policy: Mapping[str, Any]) -> pa.Array:
     found: list[str | None] = [None] * len(reason)
     for row in np.flatnonzero((reason == "oversize") | (reason == "invalid_utf8")).tolist():

@@ -37,12 +37,13 @@ def read_rows(
 ) -> Iterator[RawBatch]:
     """All rows of the slice in order, with `columns` in the corpus's types.
 
-    Row groups without a wanted row are passed over. Rows of a group that cannot be decoded come as one batch with the
-    error. Raises ContractError (exit 3) if the file is no longer the one that was listed.
+    Row groups without a wanted row are passed over. From the first rows of a group that cannot be decoded on, its rows
+    come as one batch with the error. Which rows those are depends on the columns alone, and asking for fewer columns
+    never makes it more. Raises ContractError (exit 3) if the file is no longer the one that was listed.
     """
     check_unchanged(part)
     with storage.open_url(part.url) as handle:
-        reader = pq.ParquetFile(handle, memory_map=True, pre_buffer=False, buffer_size=1 << 20)
+        reader = pq.ParquetFile(handle, pre_buffer=False, buffer_size=1 << 20, page_checksum_verification=True)
         present = [name for name in columns if name in reader.schema_arrow.names]
         first = 0
         for group in range(part.first_group, part.first_group + part.groups):
@@ -67,20 +68,24 @@ def _group(
     reader: pq.ParquetFile, group: int, first: int, rows: int,
     schema: pa.Schema, columns: Sequence[str], present: Sequence[str],
 ) -> Iterator[RawBatch]:  # fmt: skip
-    done, held, size = 0, list[pa.RecordBatch](), 0
-    try:
-        for batch in reader.iter_batches(_rows_at_once(reader, group), [group], list(present), use_threads=False):
+    done, held, size, broken = 0, list[pa.RecordBatch](), 0, ""
+    batches = reader.iter_batches(_rows_at_once(reader, group), [group], list(present), use_threads=False)
+    while True:
+        try:
+            batch = next(batches, None)
+        except (pa.ArrowException, OSError) as error:
+            batch, broken = None, f"undecodable row group: {error}"
+        if batch is not None:
             held.append(batch)
             size += batch.nbytes
-            if size >= BATCH_BYTES:
-                yield _settled(first + done, held, schema, columns)
-                done += sum(piece.num_rows for piece in held)
-                held, size = [], 0
-    except (pa.ArrowException, OSError) as error:
-        yield RawBatch(first + done, rows - done, None, f"undecodable row group: {error}")
-        return
-    if held:
-        yield _settled(first + done, held, schema, columns)
+        if held and (batch is None or size >= BATCH_BYTES):
+            yield _settled(first + done, held, schema, columns)
+            done += sum(piece.num_rows for piece in held)
+            held, size = [], 0
+        if batch is None:
+            break
+    if broken:
+        yield RawBatch(first + done, rows - done, None, broken)
 
 
 def _rows_at_once(reader: pq.ParquetFile, group: int) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -26,17 +26,27 @@ if TYPE_CHECKING:
     from pipeline.run import Opened
 
 HISTOGRAM_BINS = 48
+SHOWN = 5
+"""Files that a warning names."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sample:
-    """What makes a run a dry one: it publishes nothing, a broken guard is a warning, and it predicts the whole."""
+    """What makes a run a dry one: it reads rows drawn from a corpus, publishes nothing, and no guard stops it."""
 
     facts: Mapping[str, Any]
     """The report's `run.sample`."""
-    predict: Callable[[Driver], Sequence[Mapping[str, Any]]]
-    """The report's `predictions`, from the finished chain."""
-    warnings: Sequence[str] = ()
+    told: Callable[[Driver, dict[str, Any]], dict[str, Any]]
+    """The report on the drawn rows as one on the corpus."""
+    rows: Mapping[str, np.ndarray]
+    """Shard -> the row in the corpus of every row that was drawn."""
+
+    def original(self, example: Mapping[str, Any]) -> dict[str, Any]:
+        """An example with the rows of the corpus in place of those of the sample."""
+        found = {"row": int(self.rows[example["shard"]][example["row"]])}
+        if example["charged_shard"] is not None:
+            found["charged_row"] = int(self.rows[example["charged_shard"]][example["charged_row"]])
+        return {**example, **found}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,7 +77,7 @@ def document(records: Records, published: Published | None = None, *, complete: 
     bad = opened.corpus.bad
     undecodable = _docs(records.counts, "quarantined", "undecodable")
     schedule = published.schedule if published else None
-    return report.build(
+    built = report.build(
         run=_run(records, published, complete=complete),
         token_basis=_token_basis(records),
         counts=records.counts,
@@ -80,18 +90,29 @@ def document(records: Records, published: Published | None = None, *, complete: 
         compute=[_compute(records)],
         guards=records.guards,
         duplicates=_duplicates(records),
-        predictions=records.sample.predict(driver) if records.sample else (),
         failures=_failures(records),
-        warnings=[*_dry_warnings(records), *driver.warnings(), *(schedule.warnings if schedule else ())],
+        warnings=[
+            *driver.warnings(),
+            *_ignored(opened.corpus.ignored),
+            *(schedule.warnings if schedule else ()),
+        ],
         unknown_bytes_docs=undecodable,
         quarantined_shards={"count": len(bad), "bytes": sum(shard.size for shard in bad)},
     )
+    return records.sample.told(driver, built) if records.sample else built
 
 
-def _dry_warnings(records: Records) -> list[str]:
-    """What a dry run has to say, and the guards that would stop the run."""
-    stopped = report.breach(records.guards)
-    return [*records.sample.warnings, *([stopped] if stopped else [])] if records.sample else []
+def _ignored(urls: Sequence[str]) -> Iterator[str]:
+    """Warnings about files under input.paths that are no shards: hidden Parquet files, and whatever is no Parquet."""
+    hidden = [url for url in urls if url.lower().endswith(".parquet")]
+    others = [url for url in urls if url not in hidden]
+    for files, why in (
+        (hidden, "a name that begins with '.' or '_'"),
+        (others, "a name that does not end in .parquet"),
+    ):
+        if files:
+            named = ", ".join(files[:SHOWN]) + (", ..." if len(files) > SHOWN else "")
+            yield f"{len(files)} file(s) under input.paths were ignored for {why}: {named}"
 
 
 def _docs(counts: pa.Table, kind: str, reason: str | None = None, stage: str | None = None) -> int:
@@ -264,6 +285,8 @@ def write(records: Records, found: dict[str, Any], published: Published | None =
     """Write report.json and report.html under work/<name>/<folder>/."""
     work = records.opened.work
     shown = examples.of(records.opened.corpus, work, published.tables["removed"]) if published else []
+    if records.sample:
+        shown = [records.sample.original(example) for example in shown]
     html = page.render(found, shown, histograms(records))
     work.write_bytes(f"{records.folder}/report.html", html.encode())
     work.write_bytes(f"{records.folder}/report.json", canonical(found) + b"\n")

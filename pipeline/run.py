@@ -96,7 +96,7 @@ def _check_inputs(config: Config, corpus: Corpus) -> None:
     """Columns that are read or published must be in the input; the accelerator must be one whose peak is known."""
     present = corpus.schema.names
     wanted = [*sorted(config.input_columns_used()), *(config.publish.columns or ())]
-    for name in wanted if corpus.slices else ():
+    for name in wanted:
         if name not in present:
             raise config.absent_column(name, present)
     cost.peak(config.training.gpu if config.training else None)

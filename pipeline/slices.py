@@ -99,6 +99,9 @@ def _null_columns(job: Job, inputs: Sequence[str], rows: int) -> dict[str, pa.Ar
 
 
 def _raw(job: Job, unit: UnitWork, inputs: Sequence[str], wanted: np.ndarray) -> Iterator[RawBatch]:
+    if not unit.part.rows:
+        yield RawBatch(0, 0, _null_columns(job, inputs, 0))
+        return
     if inputs:
         yield from read_rows(unit.part, job.schema, inputs, None if job.names["text"] not in inputs else wanted)
         return

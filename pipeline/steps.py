@@ -69,9 +69,9 @@ def _ingest(job: Job, unit: UnitWork, step: Step, attempt: int, nothing: pa.Tabl
         live = [columns.alive(pa.table({k: piece[k] for k in ("state", "reason")})) for piece in kept]
         size = sum(int(piece["bytes"].to_numpy()[ok].sum()) for piece, ok in zip(kept, live, strict=True))
         content = xxhash.xxh3_128_hexdigest(b"".join(listing.fixed_bytes(piece["content_hash"]) for piece in kept))
-        return CellResult(
-            cell=step.cell, outputs=result.outputs, facts={**result.facts, "bytes": size, "content": content}
-        )
+        broken = next(filter(None, map(ingest.undecodable, kept)), "")
+        facts = {**result.facts, "bytes": size, "content": content} | ({"undecodable": broken} if broken else {})
+        return CellResult(cell=step.cell, outputs=result.outputs, facts=facts)
 
     return lambda frame: kept.append(frame.made[ingest.LABEL]), finish
 
