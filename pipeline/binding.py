@@ -106,3 +106,9 @@ def bound(job: Job, label: str, part: str, facts: str, make: Callable[[Stage, St
             _bound.pop(next(iter(_bound)))
         _bound[key] = value
     return _bound[key]
+
+
+def release() -> None:
+    """Let go of every bound stage and its facts."""
+    _bound.clear()
+    _facts_bytes.cache_clear()

@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from pipeline import account, columns, ingest
+from pipeline.binding import release
 from pipeline.errors import ContractError
 from pipeline.frame import Frame
 from pipeline.job import Job, PartSource, PublishWork
@@ -18,7 +19,7 @@ from pipeline.reading import read_rows
 from pipeline.storage import Store
 from pipeline.types import CellResult, Output
 
-GROUP_BYTES = 32_000_000
+GROUP_BYTES = 16_000_000
 """Text bytes of a row group of what we write."""
 GROUP_ROWS = 131_072
 HOT_LEVEL, COLD_LEVEL = 1, 6
@@ -40,6 +41,8 @@ QUARANTINE = pa.schema([
 
 
 def run(job: Job, work: PublishWork) -> CellResult:
+    """Publish the files of one task."""
+    release()  # models and facts of stages that are over would stand beside the text
     if work.kind in ("removed", "quarantined"):
         output = _table(job, work)
         return CellResult(cell=work.cell, outputs=(output,))

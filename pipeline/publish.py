@@ -180,8 +180,8 @@ def table_tasks(
 
 
 def _task(
-    kind: Any, key: str, files: Sequence[PartFile], parts: tuple[PartSource, ...], columns: Sequence[str], rows: int = 0,
-    *, dry_run: bool = False, bad: tuple[BadShard, ...] = (),
+    kind: Any, key: str, files: Sequence[PartFile], parts: tuple[PartSource, ...], columns: Sequence[str],
+    rows: int = 0, *, dry_run: bool = False, bad: tuple[BadShard, ...] = (),
 ) -> Task:  # fmt: skip
     unit = f"{files[0].path.rsplit('/', 1)[-1]}@{fingerprint([file.path for file in files])[:8]}"
     cell = Cell(label="publish", phase=kind, unit=unit, key=key)
