@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from pipeline.run import Opened
 
 HISTOGRAM_BINS = 48
+SHOWN = 5
+"""Files that a warning names."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -89,11 +91,28 @@ def document(records: Records, published: Published | None = None, *, complete: 
         guards=records.guards,
         duplicates=_duplicates(records),
         failures=_failures(records),
-        warnings=[*driver.warnings(), *(schedule.warnings if schedule else ())],
+        warnings=[
+            *driver.warnings(),
+            *_ignored(opened.corpus.ignored),
+            *(schedule.warnings if schedule else ()),
+        ],
         unknown_bytes_docs=undecodable,
         quarantined_shards={"count": len(bad), "bytes": sum(shard.size for shard in bad)},
     )
     return records.sample.told(driver, built) if records.sample else built
+
+
+def _ignored(urls: Sequence[str]) -> Iterator[str]:
+    """Warnings about files under input.paths that are no shards: hidden Parquet files, and whatever is no Parquet."""
+    hidden = [url for url in urls if url.lower().endswith(".parquet")]
+    others = [url for url in urls if url not in hidden]
+    for files, why in (
+        (hidden, "a name that begins with '.' or '_'"),
+        (others, "a name that does not end in .parquet"),
+    ):
+        if files:
+            named = ", ".join(files[:SHOWN]) + (", ..." if len(files) > SHOWN else "")
+            yield f"{len(files)} file(s) under input.paths were ignored for {why}: {named}"
 
 
 def _docs(counts: pa.Table, kind: str, reason: str | None = None, stage: str | None = None) -> int:
