@@ -113,22 +113,22 @@ def as_type(column: pa.ChunkedArray, kind: pa.DataType) -> pa.Array:
     own = plain(column.type)
     if column.type != own:
         column = column.cast(own)
-    if own != kind and not pa.types.is_large_binary(own):
-        column = _structs(column, kind) if pa.types.is_struct(kind) else column.cast(kind)
     array = column.combine_chunks()
-    return array if isinstance(array, pa.Array) else pa.concat_arrays(array.chunks)
+    array = array if isinstance(array, pa.Array) else pa.concat_arrays(array.chunks)
+    return array if pa.types.is_large_binary(own) else _cast(array, kind)
 
 
-def _structs(column: pa.ChunkedArray, kind: pa.StructType) -> pa.ChunkedArray:
-    """Cast structs by field name: a field that a shard lacks is null."""
-    pieces = []
-    for piece in column.chunks:
-        fields = {item.name: piece.field(index) for index, item in enumerate(piece.type)}
-        children = [
-            as_type(pa.chunked_array([fields[item.name]]), item.type)
-            if item.name in fields
-            else pa.nulls(len(piece), item.type)
-            for item in kind
-        ]
-        pieces.append(pa.StructArray.from_arrays(children, fields=list(kind), mask=pc.is_null(piece)))
-    return pa.chunked_array(pieces, kind)
+def _cast(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Cast to a type that `corpus.unify` made of this one and others: a struct's field that is not there is null."""
+    if array.type == kind:
+        return array
+    if pa.types.is_null(array.type):
+        return pa.nulls(len(array), kind)
+    if pa.types.is_struct(kind):
+        fields = {item.name: array.field(index) for index, item in enumerate(array.type)}
+        children = [_cast(fields.get(item.name, pa.nulls(len(array))), item.type) for item in kind]
+        return pa.StructArray.from_arrays(children, fields=list(kind), mask=pc.is_null(array))
+    if pa.types.is_large_list(kind):
+        values, own = _cast(array.values, kind.value_type), array.buffers()[:2]
+        return pa.Array.from_buffers(kind, len(array), own, array.null_count, array.offset, [values])
+    return array.cast(kind, safe=not pa.types.is_floating(kind))

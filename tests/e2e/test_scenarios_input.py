@@ -278,6 +278,33 @@ def test_structs_of_shards_are_merged_by_field(tmp_path):
         assert found[texts(1, 2)[0]] == {"a": None, "b": None, "deep": {"x": None, "y": 5}}
 
 
+def test_lists_of_structs_and_nulls_take_the_type_of_the_corpus(tmp_path):
+    """A column that is null, or holds fewer fields or smaller numbers, in one shard is widened also inside lists."""
+    few, many = pa.struct([("a", pa.int16())]), pa.struct([("b", pa.string()), ("a", pa.float64())])
+    numbers = pa.struct([("k", pa.list_(pa.int8()))])
+    shorter, longer = [[{"a": 7}], None], [[], [{"b": "x"}, None]]
+    put(tmp_path / "in", "a", {"text": texts(2, 1), "tags": pa.array(shorter, pa.list_(few)), "meta": pa.nulls(2)})
+    nested = {"tags": pa.array(longer, pa.list_(many)), "meta": pa.array([{"k": [1]}, None], numbers)}
+    put(tmp_path / "in", "b", {"text": texts(2, 2), **nested})
+    put(tmp_path / "in", "c", {"text": texts(1, 3), "tags": pa.nulls(1), "meta": pa.array([{"k": None}])})
+    config = harness.configure(tmp_path, harness.EXACT)
+    harness.run(config)
+    found = {row["text"]: (row["tags"], row["meta"]) for row in harness.hot_rows(config)}
+    assert [found[text] for text in (*texts(2, 1), *texts(2, 2), *texts(1, 3))] == [
+        ([{"a": 7.0, "b": None}], None), (None, None),
+        ([], {"k": [1]}), ([{"a": None, "b": "x"}, None], None), (None, {"k": None}),
+    ]  # fmt: skip
+
+
+def test_whole_numbers_beside_floats_are_floats(tmp_path):
+    """A count that one shard has as floats is a float everywhere, rounded where a float cannot hold it."""
+    put(tmp_path / "in", "a", {"text": texts(2, 1), "count": pa.array([3, 2**53 + 1], pa.int64())})
+    put(tmp_path / "in", "b", {"text": texts(1, 2), "count": pa.array([0.5])})
+    config = harness.configure(tmp_path, harness.EXACT)
+    harness.run(config)
+    assert sorted(row["count"] for row in harness.hot_rows(config)) == [0.5, 3.0, 2.0**53]
+
+
 # -- S12: a dirty folder ---------------------------------------------------------------------------------------------
 
 
