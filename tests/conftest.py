@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+pytest_plugins = ["s3_server"]
 ROOT = Path(__file__).parents[1]
 
 os.environ.setdefault("RAY_AUTH_MODE", "disabled")
