@@ -150,7 +150,7 @@ def _content_bytes(piece: pa.Table) -> int:
     """Bytes of a piece's values, however it was cut: the size of row groups must not depend on that."""
     textual = [column for column in piece.columns if pa.types.is_large_string(column.type)]
     lengths = [int(pc.sum(pc.binary_length(column)).as_py() or 0) for column in textual]
-    return 8 * piece.num_rows * piece.num_columns + sum(lengths)
+    return int(8 * piece.num_rows * piece.num_columns + sum(lengths))
 
 
 def _write(store: Store, path: str, tables: Iterator[pa.Table], schema: pa.Schema, level: int) -> Output:

@@ -1,4 +1,4 @@
-"""What end-to-end tests share: make a corpus, run a config on it, and say what came out in a form that can be compared."""
+"""What end-to-end tests share: make a corpus, run a config on it, and tell what came out so that it can be compared."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ def write_shards(folder: Path, shards: Sequence[Sequence[Mapping[str, Any]]], ro
     """One Parquet file a list of rows, named 00.parquet and so on."""
     folder.mkdir(parents=True, exist_ok=True)
     for number, rows in enumerate(shards):
-        pq.write_table(pa.Table.from_pylist(list(rows)), folder / f"{number:02d}.parquet", row_group_size=row_group_size)
+        pq.write_table(
+            pa.Table.from_pylist(list(rows)), folder / f"{number:02d}.parquet", row_group_size=row_group_size
+        )
 
 
 def words(seed: int, count: int, vocabulary: int = 5000) -> str:
@@ -36,7 +38,9 @@ def words(seed: int, count: int, vocabulary: int = 5000) -> str:
     return " ".join(f"w{draw.randrange(vocabulary)}x{seed % 97}" for _ in range(count))
 
 
-def configure(root: Path, *stages: str, paths: str = "in/*.parquet", more: str = "", sets: Sequence[str] = ()) -> Config:
+def configure(
+    root: Path, *stages: str, paths: str = "in/*.parquet", more: str = "", sets: Sequence[str] = ()
+) -> Config:
     """A config on root/in with tiers under root; `more` is YAML of further sections, `sets` are --set overrides."""
     listed = "\n".join(f"  - {stage}" for stage in stages)
     text = (
@@ -112,8 +116,11 @@ def removed(report: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def outcome(config: Config, report: Mapping[str, Any]) -> dict[str, str]:
-    """Digests of all that must be equal between executors, worker counts and histories of kills: the data files and
-    archive parts of the newest manifest, removed/, quarantined/, the manifest and the report without times and places."""
+    """Digests of all that must be equal between executors, worker counts and histories of kills.
+
+    That is: the data files and archive parts of the newest manifest, removed/, quarantined/, and the manifest and the
+    report without times and places.
+    """
     found = {f"hot/{path.parent.name}/{path.name}": digest(path.read_bytes()) for path in current_files(config)}
     manifest = newest_manifest(config)
     archive = Path(config.tiers.cold.url, manifest["archive"]["path"])

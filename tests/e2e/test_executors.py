@@ -44,7 +44,10 @@ def expected(corpus, tmp_path_factory):
     return outcome_of(corpus, tmp_path_factory.mktemp("expected"))
 
 
-@pytest.mark.parametrize("sets", [("run.workers=1",), ("run.workers=4",), ("run.partitions=64",), ("run.partitions=8", "run.keep_exchange=false")])
+@pytest.mark.parametrize(
+    "sets",
+    [("run.workers=1",), ("run.workers=4",), ("run.partitions=64",), ("run.partitions=8", "run.keep_exchange=false")],
+)
 def test_workers_and_partitions_leave_no_trace(corpus, expected, tmp_path, sets):
     """Any number of processes and partitions gives the bytes of one process."""
     assert harness.differing(outcome_of(corpus, tmp_path, *sets), expected) == []
@@ -53,7 +56,7 @@ def test_workers_and_partitions_leave_no_trace(corpus, expected, tmp_path, sets)
 def test_the_order_of_work_leaves_no_trace(corpus, expected, tmp_path, monkeypatch):
     """Tasks done backwards or shuffled give the same bytes."""
     for seed in (None, 3):
-        monkeypatch.setattr(runs, "executor", lambda config, seed=seed: _reordered(seed))
+        monkeypatch.setattr(runs, "executor", lambda _, seed=seed: _reordered(seed))
         assert harness.differing(outcome_of(corpus, tmp_path / str(seed)), expected) == []
 
 

@@ -2,8 +2,8 @@
 
     python tools/bench/amplify.py runs/demo/corpus OUT --megabytes 1000 [--seed 0]
 
-Of each round's copies 4 % stay as they are, 6 % have a few words changed (near duplicates), and the rest have a third of
-their words replaced by others of the corpus, so that they are documents of their own with the same shape of text.
+Of each round's copies 4 % stay as they are, 6 % have a few words changed (near duplicates), and the rest have a third
+of their words replaced by others of the corpus: documents of their own with the same shape of text.
 """
 
 from __future__ import annotations

@@ -34,7 +34,12 @@ def measure(corpus: Path, model: Path, workers: int) -> dict[str, Any]:
     """One run on one corpus."""
     folder = Path(tempfile.mkdtemp(prefix="chain-", dir=ROOT / "runs"))
     try:
-        sets = [f"input.paths=['{corpus}/*.parquet']", f"quality.model={model}", f"run.workers={workers}", "guards.max_source_loss=1.0"]
+        sets = [
+            f"input.paths=['{corpus}/*.parquet']",
+            f"quality.model={model}",
+            f"run.workers={workers}",
+            "guards.max_source_loss=1.0",
+        ]
         sets += [f"tiers.{tier}.url={folder}/{tier}" for tier in ("work", "hot", "cold")]
         config = configs.load(ROOT / "configs/demo.yaml", STAGES, sets)
         begun = time.perf_counter()
@@ -45,12 +50,14 @@ def measure(corpus: Path, model: Path, workers: int) -> dict[str, Any]:
         stages = {stage["label"]: stage["seconds"]["cpu"] for stage in report["stages"]}
         cpu = state.spent.cpu
         stages["publish"] = round(state.by_label["publish"].cpu, 3)
+        by_stage = {name: round(size / 1e6 / seconds, 1) for name, seconds in stages.items() if seconds}
         return {
-            "corpus": corpus.name, "bytes": size, "docs": report["totals"]["in"]["docs"], "kept": report["totals"]["kept"],
-            "workers": workers, "wall_s": round(wall, 2), "cpu_s": round(cpu, 2), "mb_per_s_per_core": round(size / 1e6 / cpu, 2),
-            "mb_per_cpu_s_by_stage": {name: round(size / 1e6 / seconds, 1) for name, seconds in stages.items() if seconds},
+            "corpus": corpus.name, "bytes": size, "docs": report["totals"]["in"]["docs"], "workers": workers,
+            "kept": report["totals"]["kept"], "wall_s": round(wall, 2), "cpu_s": round(cpu, 2),
+            "mb_per_s_per_core": round(size / 1e6 / cpu, 2), "mb_per_cpu_s_by_stage": by_stage,
             "cpu_s_by_stage": stages, "worker_memory_limit": config.run.worker_memory,
-            "peak_rss_worker": state.peak_rss, "peak_rss_driver": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+            "peak_rss_worker": state.peak_rss,
+            "peak_rss_driver": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         }  # fmt: skip
     finally:
         shutil.rmtree(folder)
@@ -58,12 +65,19 @@ def measure(corpus: Path, model: Path, workers: int) -> dict[str, Any]:
 
 def machine() -> dict[str, Any]:
     names = ("numpy", "numba", "pyarrow", "ray", "fasttext-community", "zstandard")
-    commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
+    commit = subprocess.run(
+        ["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.strip()
     return {
-        "cpu": next((line.split(":")[1].strip() for line in open("/proc/cpuinfo") if line.startswith("model name")), platform.machine()),
-        "cores": os.cpu_count(), "python": platform.python_version(), "commit": commit, "load": os.getloadavg()[0],
+"cpu": processor(), "cores": os.cpu_count(), "python": platform.python_version(), "commit": head.stdout.strip(), "load": os.getloadavg()[0],
         "versions": {name: metadata.version(name) for name in names if _has(name)},
     }  # fmt: skip
+
+
+def processor() -> str:
+    info = Path("/proc/cpuinfo")
+    names = [line.partition(":")[2].strip() for line in info.read_text().splitlines() if line.startswith("model name")]
+    return names[0] if names else platform.machine()
 
 
 def _has(name: str) -> bool:
