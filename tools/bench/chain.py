@@ -65,11 +65,10 @@ def measure(corpus: Path, model: Path, workers: int) -> dict[str, Any]:
 
 def machine() -> dict[str, Any]:
     names = ("numpy", "numba", "pyarrow", "ray", "fasttext-community", "zstandard")
-    commit = subprocess.run(
-        ["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True
-    ).stdout.strip()
+    head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True)
     return {
-"cpu": processor(), "cores": os.cpu_count(), "python": platform.python_version(), "commit": head.stdout.strip(), "load": os.getloadavg()[0],
+        "cpu": processor(), "cores": os.cpu_count(), "python": platform.python_version(),
+        "commit": head.stdout.strip(), "load": os.getloadavg()[0],
         "versions": {name: metadata.version(name) for name in names if _has(name)},
     }  # fmt: skip
 
