@@ -132,7 +132,7 @@ def dry_run(
     from pipeline.progress import progress
 
     with _stoppable(), progress(_log()) as notify:
-        report = dryrun.dry_run(target, _stages(), until=until, set=tuple(sets or ()), out=out, notify=notify)
+        report = dryrun.dry_run(target, _stages(), until=until, overrides=sets or (), out=out, notify=notify)
     return Result(report, [table.table(report), shown.outcome(report)])
 
 

@@ -119,9 +119,13 @@ def _more(grid: Table, rows: int) -> Table:
 
 
 def _predictions(predictions: Iterable[Record]) -> Table:
-    grid = _grid("\npredicted for a full run", "\n", "\nhow known")
+    grid = _grid("\npredicted for a full run", "\n", "\nwithin", "\nhow known")
     for prediction in predictions:
-        grid.add_row(Text(prediction["name"]), *_figure(prediction["predicted"]))
+        predicted = prediction["predicted"]
+        ends = "" if predicted["low"] is None else f"{number(predicted['low'])} to {number(predicted['high'])}"
+        value = "" if predicted["value"] is None else number(predicted["value"])
+        how = Text(prediction["how"].replace("_", " "), "dim")
+        grid.add_row(Text(f"{prediction['name']}, {predicted['unit']}"), value, ends, how)
     return grid
 
 
@@ -152,7 +156,8 @@ def _notes(report: Record) -> Iterable[Text]:
     if wanted:
         yield Text("To know what is unknown, add to the config:")
         yield from (Text(f"  {line}") for line in wanted)
-    if stopped := breach(report["guards"]):
+    stopped = breach(report["guards"])
+    if stopped and stopped not in report["warnings"]:
         yield Text(stopped, "bold red")
     for warning in report["warnings"]:
         yield Text(f"warning: {warning}", "yellow")
