@@ -341,6 +341,22 @@ def test_verify(mill, corpus):
     assert (code, len(json.loads(out)["problems"])) == (3, 1)
 
 
+def test_dry_run(mill, corpus):
+    """A dry run exits 0 even where rows would be quarantined, tells its page, and leaves the run itself unstarted."""
+    path = written(corpus)
+    code, out, _ = mill("dry-run", path)
+    assert code == 0
+    assert "small  dry run on 76 sampled documents" in out
+    assert "quarantined 3 documents: " in out
+    code, out, _ = mill("dry-run", path, "--until", "words", "--json")
+    report = json.loads(out)
+    assert (code, report["run"]["dry_run"]) == (0, True)
+    assert [stage["label"] for stage in report["stages"]] == ["ingest", "words"]
+    assert Path(report["run"]["paths"]["html"]).is_file()
+    assert not (corpus / "hot").exists()
+    assert json.loads(mill("status", path, "--json")[1])["runs"] == 0
+
+
 def test_export(mill, finished, tmp_path):
     """What was published is written in another format, and where it lies is told."""
     code, out, err = mill("export", finished, "--format", "text", "--out", tmp_path / "text", "--json")
