@@ -109,8 +109,9 @@ def run(
 ) -> Result:  # fmt: skip
     """Start or resume a run: curate, publish, report."""
     from pipeline import run as engine
-    from pipeline import shown, table
-    from pipeline.progress import progress
+    from pipeline.commands import shown
+    from pipeline.commands.progress import progress
+    from pipeline.report import table
 
     given = {"run.executor": executor, "run.address": address}
     overrides = [*(sets or ()), *(f"{key}={value}" for key, value in given.items() if value is not None)]
@@ -128,8 +129,9 @@ def dry_run(
     sets: Sets = None, as_json: Json = False,
 ) -> Result:  # fmt: skip
     """Try a run on a sample, stage by stage, and predict the whole."""
-    from pipeline import dryrun, shown, table
-    from pipeline.progress import progress
+    from pipeline.commands import dryrun, shown
+    from pipeline.commands.progress import progress
+    from pipeline.report import table
 
     with _stoppable(), progress(_log()) as notify:
         report = dryrun.dry_run(target, _stages(), until=until, overrides=sets or (), out=out, notify=notify)
@@ -139,7 +141,7 @@ def dry_run(
 @command(app)
 def plan(config: ConfigFile, sets: Sets = None, as_json: Json = False) -> Result:
     """Say what a run would do and why, without doing anything."""
-    from pipeline import outlook
+    from pipeline.commands import outlook
 
     found = outlook.outlook(_load(config, sets or ()))
     return Result(found, [outlook.table(found)])
@@ -148,7 +150,7 @@ def plan(config: ConfigFile, sets: Sets = None, as_json: Json = False) -> Result
 @command(app)
 def status(run: Run, sets: Sets = None, as_json: Json = False) -> Result:
     """Say how far a run is and who has it, from its ledger alone."""
-    from pipeline import status as ledger_status
+    from pipeline.commands import status as ledger_status
 
     registry = () if os.path.isdir(run) else _stages()
     found = ledger_status.status(ledger_status.folder_of(run, registry, sets or ()))
@@ -158,7 +160,8 @@ def status(run: Run, sets: Sets = None, as_json: Json = False) -> Result:
 @command(app)
 def report(run: Run, sets: Sets = None, as_json: Json = False) -> Result:
     """Show the report of a run again."""
-    from pipeline import shown, table
+    from pipeline.commands import shown
+    from pipeline.report import table
     from pipeline.run import RESULTS, work_store
 
     config = _config_of(run, sets)
@@ -178,8 +181,8 @@ def explain(
     sets: Sets = None, as_json: Json = False,
 ) -> Result:  # fmt: skip
     """Say what happened to a document, and why."""
-    from pipeline import explain as sidecars
-    from pipeline import shown
+    from pipeline.commands import explain as sidecars
+    from pipeline.commands import shown
 
     if (key is None) == (wanted is None):
         raise ConfigError("explain: name one document, by SHARD:ROW or by --id ID")
@@ -197,9 +200,9 @@ def export(
     sets: Sets = None, as_json: Json = False,
 ) -> Result:  # fmt: skip
     """Copy what a run published into another format."""
-    from pipeline import export as exports
-    from pipeline import shown
-    from pipeline.progress import progress
+    from pipeline.commands import export as exports
+    from pipeline.commands import shown
+    from pipeline.commands.progress import progress
 
     with _stoppable(), progress(_log()) as notify:
         found = exports.export(_config_of(run, sets), kind, out, notify)
@@ -213,9 +216,9 @@ def convert(
     as_json: Json = False,
 ) -> Result:  # fmt: skip
     """Make Parquet shards of JSON lines."""
-    from pipeline import convert as conversion
-    from pipeline import shown
-    from pipeline.progress import progress
+    from pipeline.commands import convert as conversion
+    from pipeline.commands import shown
+    from pipeline.commands.progress import progress
 
     with _stoppable(), progress(_log()) as notify:
         found = conversion.convert(source, out, notify)
@@ -228,7 +231,7 @@ def verify(
     as_json: Json = False,
 ) -> Result:
     """Read every published file and compare it with its manifest."""
-    from pipeline import shown, tiering
+    from pipeline.commands import shown, tiering
 
     found = tiering.verify(target if target.endswith(".json") else _config_of(target, None))
     return Result(found, [shown.verified(found)], EXIT_CONTRACT if found["problems"] else EXIT_OK)
@@ -242,7 +245,7 @@ def quality(
     as_json: Json = False,
 ) -> Result:
     """Fit a classifier for the quality stage from examples."""
-    from pipeline import fitting, shown
+    from pipeline.commands import fitting, shown
     from stages import quality as stage
 
     card = fitting.fit_quality(good, bad, out, stage.fit)
@@ -267,7 +270,7 @@ def _load(config: str, overrides: Sequence[str]) -> Config:
 
 
 def _config_of(run: str, sets: Sequence[str] | None) -> Config:
-    from pipeline.target import config_of
+    from pipeline.commands.target import config_of
 
     return config_of(run, _stages(), sets or ())
 

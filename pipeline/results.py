@@ -13,13 +13,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline import __version__, account, binding, examples, grid, ingest, page, report
+from pipeline import __version__, account, binding, examples, grid, ingest, report
 from pipeline.driver import Driver
 from pipeline.errors import ContractError
 from pipeline.handoff import manifest
 from pipeline.keys import canonical, fingerprint
 from pipeline.plan import curriculum_of
 from pipeline.publish import Published
+from pipeline.report import page
 from pipeline.stage import GlobalStage, SettleStage
 
 if TYPE_CHECKING:

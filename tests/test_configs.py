@@ -8,10 +8,9 @@ from typing import get_origin
 
 import pytest
 
-from pipeline import yamltext
-from pipeline.config import load, loads
+from pipeline.config import load, loads, yamltext
+from pipeline.config.settings import Settings, fields, section
 from pipeline.errors import ConfigError
-from pipeline.settings import Settings, fields, section
 from pipeline.stage import SettleStage
 from stages import STAGES
 

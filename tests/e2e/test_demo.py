@@ -9,7 +9,7 @@ import harness
 import pytest
 
 from pipeline import config as configs
-from pipeline import fitting
+from pipeline.commands import fitting
 from stages import STAGES, quality
 
 ROOT = Path(__file__).parents[2]

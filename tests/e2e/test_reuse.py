@@ -126,11 +126,14 @@ def test_a_threshold_of_a_rule_scores_nothing_it_has(root):
     assert {label for label, *_ in scored} <= {"difficulty"}
 
 
-@pytest.mark.parametrize(("change", "phases"), [
-    ("minhash.threshold=0.9", {"resolve", "scatter"}),
-    ("minhash.keep=[bytes asc]", {"payload", "resolve", "scatter"}),
-    ("minhash.ngram=6", {"emit", "join", "merge", "payload", "resolve", "scatter"}),
-])
+@pytest.mark.parametrize(
+    ("change", "phases"),
+    [
+        ("minhash.threshold=0.9", {"resolve", "scatter"}),
+        ("minhash.keep=[bytes asc]", {"payload", "resolve", "scatter"}),
+        ("minhash.ngram=6", {"emit", "join", "merge", "payload", "resolve", "scatter"}),
+    ],
+)
 def test_duplicates_redo_from_the_phase_that_changed(root, change, phases):
     """With bands and rows set by hand a threshold redoes resolution and scatter, a keep rule the payload as well."""
     computed, _, _ = again(root, change)

@@ -15,8 +15,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline import cli, ledger, run
+from pipeline.commands.progress import Board
 from pipeline.errors import StorageError
-from pipeline.progress import Board
 from pipeline.storage import Store
 from tests.pipeline import small_runs, waiting
 

@@ -9,8 +9,8 @@ import pytest
 from pydantic import Field, field_validator, model_validator
 
 from pipeline.config import check_files, load, loads
+from pipeline.config.settings import Settings, walk
 from pipeline.errors import ConfigError
-from pipeline.settings import Settings, walk
 from pipeline.stage import Emit, GlobalStage, MapStage, Reduce, SettleStage, StageConfig, require
 from pipeline.units import Size
 

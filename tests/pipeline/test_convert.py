@@ -11,8 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 import zstandard
 
-from pipeline import convert as converting
-from pipeline.convert import convert
+from pipeline.commands import convert as converting
+from pipeline.commands.convert import convert
 from pipeline.errors import ConfigError, ContractError
 
 

@@ -12,12 +12,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline import dryrun, ledger, run, sampling, starter
+from pipeline import ledger, run
+from pipeline.commands import dryrun, sampling, starter
+from pipeline.commands.dryrun import dry_run
+from pipeline.commands.predictions import share, total
+from pipeline.commands.sampling import Drawn
 from pipeline.config import load
-from pipeline.dryrun import dry_run
 from pipeline.errors import ConfigError
-from pipeline.predictions import share, total
-from pipeline.sampling import Drawn
 from pipeline.storage import Store
 from stages import STAGES
 from tests.pipeline import small_runs

@@ -9,9 +9,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline import run
+from pipeline.commands.explain import explain, find_id, parse_key
+from pipeline.commands.target import config_of
 from pipeline.errors import ConfigError
-from pipeline.explain import explain, find_id, parse_key
-from pipeline.target import config_of
 from tests.pipeline.small_runs import configured, corpus
 
 

@@ -11,13 +11,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline import export as exporting
 from pipeline import run
+from pipeline.commands import export as exporting
+from pipeline.commands.export import export
+from pipeline.commands.target import published
+from pipeline.commands.tiering import verify
 from pipeline.errors import ConfigError
-from pipeline.export import export
 from pipeline.handoff import manifest
-from pipeline.target import published
-from pipeline.tiering import verify
 from tests.pipeline.small_runs import YAML, configured, corpus
 
 BUCKETS = YAML.replace("publish:", '  - {{stage: "stages.curriculum:STAGE", by: words.words, buckets: 2}}\npublish:')

@@ -9,8 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline import run
+from pipeline.commands.fitting import fit_quality
 from pipeline.errors import ConfigError
-from pipeline.fitting import fit_quality
 from pipeline.handoff import manifest
 from tests.pipeline.small_runs import YAML, configured, corpus
 

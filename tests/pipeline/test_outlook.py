@@ -13,7 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 from rich.console import Console
 
-from pipeline import outlook, run
+from pipeline import run
+from pipeline.commands import outlook
 from pipeline.config import loads
 from pipeline.errors import ConfigError
 from pipeline.stage import MapStage, StageConfig

@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline import page, report
-from pipeline.page.drawings import ticks
-from pipeline.page.evidence import EXCERPT, clip, marked
-from pipeline.page.markup import Html, el, text, visible
+from pipeline import report
+from pipeline.report import page
+from pipeline.report.page.drawings import ticks
+from pipeline.report.page.evidence import EXCERPT, clip, marked
+from pipeline.report.page.markup import Html, el, text, visible
 from tests.pipeline.report_records import STAGES, records
 
 HOSTILE = (

@@ -8,7 +8,7 @@ import threading
 import pytest
 from rich.console import Console
 
-from pipeline.progress import Board, Group, duration, progress
+from pipeline.commands.progress import Board, Group, duration, progress
 from pipeline.types import Cell, Outcome, Task
 
 CELLS = (Cell(label="rule", phase="map", unit="ab-000000000000", key="k"),)

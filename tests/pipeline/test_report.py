@@ -12,7 +12,7 @@ from rich.console import Console
 
 from pipeline import report
 from pipeline.errors import ContractError
-from pipeline.table import table
+from pipeline.report.table import table
 from tests.pipeline.report_records import STAGES, config, counts, records
 
 

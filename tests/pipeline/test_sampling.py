@@ -7,10 +7,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline import sampling
+from pipeline.commands import sampling
+from pipeline.commands.sampling import draw, hashes, write
 from pipeline.config import loads
 from pipeline.corpus import open_corpus
-from pipeline.sampling import draw, hashes, write
 from pipeline.storage import Store
 
 

@@ -12,7 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 from rich.console import Console
 
-from pipeline import ledger, run, status
+from pipeline import ledger, run
+from pipeline.commands import status
 from pipeline.errors import ConfigError
 from pipeline.keys import canonical
 from pipeline.storage import Store

@@ -11,10 +11,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline import run
+from pipeline.commands.tiering import verify
 from pipeline.errors import ConfigError
 from pipeline.handoff import manifest
 from pipeline.keys import canonical
-from pipeline.tiering import verify
 from tests.pipeline.small_runs import YAML, configured, corpus
 
 BUCKETS = YAML.replace("publish:", '  - {{stage: "stages.curriculum:STAGE", by: words.words, buckets: 2}}\npublish:')

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pipeline.config.yamltext import dump, parse
 from pipeline.errors import ConfigError
-from pipeline.yamltext import dump, parse
 
 
 def value(text):

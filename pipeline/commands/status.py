@@ -16,10 +16,10 @@ from rich.table import Table
 from rich.text import Text
 
 from pipeline import ledger
+from pipeline.commands.progress import cause, duration
 from pipeline.config import load
 from pipeline.errors import setting_error
 from pipeline.figures import short
-from pipeline.progress import cause, duration
 from pipeline.run import RESULTS, work_store
 from pipeline.stage import Stage
 from pipeline.state import State

@@ -11,14 +11,15 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from pipeline import __version__, account, cost, estimate, ingest, run, split, yamltext
-from pipeline.changes import Before, Need, Shards, flat, publication, reasons
-from pipeline.config import Config
+from pipeline import __version__, account, cost, ingest, run, split
+from pipeline.commands import estimate
+from pipeline.commands.changes import Before, Need, Shards, flat, publication, reasons
+from pipeline.commands.estimate import PUBLISH, Takes
+from pipeline.commands.progress import duration
+from pipeline.config import Config, yamltext
 from pipeline.driver import Driver
-from pipeline.estimate import PUBLISH, Takes
 from pipeline.figures import Figure, derive, figure, needs, number, short, size
 from pipeline.plan import Phase
-from pipeline.progress import duration
 from pipeline.run import Opened
 from pipeline.storage import Store
 from pipeline.types import Slice

@@ -12,11 +12,11 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from pipeline.config.problems import NOTHING, Problems, dotted, of_python, show
+from pipeline.config.settings import Settings, fields
+from pipeline.config.yamltext import Path
 from pipeline.errors import ConfigError, nearest
-from pipeline.problems import NOTHING, Problems, dotted, of_python, show
-from pipeline.settings import Settings, fields
 from pipeline.stage import Emit, GlobalStage, SettleStage, Stage, StageConfig, names
-from pipeline.yamltext import Path
 
 CORE_COLUMNS = frozenset(
     {"text", "bytes", "tokens", "source", "language", "id", "content_hash", "text_hash", "source.priority"}

@@ -15,12 +15,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import xxhash
 
+from pipeline.commands.target import VERSION, cold_store, hot_store, newest, resolve
 from pipeline.config import Config
 from pipeline.errors import setting_error
 from pipeline.handoff import manifest
 from pipeline.keys import hash_bytes
 from pipeline.storage import Store, locate
-from pipeline.target import VERSION, cold_store, hot_store, newest, resolve
 
 READERS = 8
 """Files read at once."""

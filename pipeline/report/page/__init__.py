@@ -1,5 +1,5 @@
 """The report as one HTML page that needs nothing else."""
 
-from pipeline.page.document import figures, render
+from pipeline.report.page.document import figures, render
 
 __all__ = ["figures", "render"]

@@ -8,11 +8,11 @@ from importlib import resources
 
 from pipeline.cost import REGIMES
 from pipeline.figures import Figure, needs, percent, short
-from pipeline.page import drawings, evidence, tables
-from pipeline.page.markup import Html, el, join
-from pipeline.page.parts import Record, Show, colour, figure_row, figure_value, how, split_bar, stage_keys
 from pipeline.report import breach
-from pipeline.table import basis, state, volume
+from pipeline.report.page import drawings, evidence, tables
+from pipeline.report.page.markup import Html, el, join
+from pipeline.report.page.parts import Record, Show, colour, figure_row, figure_value, how, split_bar, stage_keys
+from pipeline.report.table import basis, state, volume
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 """Nothing is fetched and nothing runs, whatever the corpus holds."""
@@ -62,7 +62,7 @@ def render(report: Record, examples: Sequence[Record], histograms: Mapping[str, 
         el("meta", http_equiv="Content-Security-Policy", content=_POLICY),
         el("meta", name="color-scheme", content="light dark"),
         el("title", f"{name} \u00b7 corpusmill"),
-        el("style", Html(resources.files("pipeline.page").joinpath("style.css").read_text("utf-8"))),
+        el("style", Html(resources.files("pipeline.report.page").joinpath("style.css").read_text("utf-8"))),
     )
     links = [el("a", title, href=f"#{anchor}") for anchor, title, _ in shown]
     body = el(

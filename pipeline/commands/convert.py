@@ -17,13 +17,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline import storage
+from pipeline.commands.kinds import DEPTH, Kind, depth
+from pipeline.commands.target import empty_folder, whole
 from pipeline.driver import Notify
 from pipeline.errors import ConfigError, ContractError, setting_error
 from pipeline.keys import canonical
-from pipeline.kinds import DEPTH, Kind, depth
 from pipeline.run import silent
 from pipeline.storage import Store
-from pipeline.target import empty_folder, whole
 from pipeline.types import Output
 
 SUFFIXES = tuple(f".{name}{packed}" for name in ("jsonl", "ndjson", "json") for packed in ("", ".gz", ".zst"))
@@ -49,7 +49,7 @@ def convert(src: str, out: str, notify: Notify = silent) -> dict[str, Any]:
     """Write the objects of JSON lines files as Parquet files part-NNNNN.parquet in the empty folder `out`.
 
     `src` is a file, folder or pattern of .jsonl, .ndjson or .json, plain or packed by gzip or zstd. Every line holds
-    one object, and its keys become columns by the rules of `pipeline.kinds`. Any other line goes to `_rejects.jsonl`
+    one object, and its keys become columns by the rules of `pipeline.commands.kinds`. Any other line goes to `_rejects.jsonl`
     with file, line, reason and its beginning. Half surrogate pairs, which are no characters, become U+FFFD.
 
     Returns files [{path, rows, bytes, xxh128}], rows, rejected, rejects (path or null), blank (empty lines), repaired

@@ -11,13 +11,13 @@ import pyarrow.parquet as pq
 import xxhash
 
 from pipeline import ingest, storage
+from pipeline.commands.target import newest, resolve
 from pipeline.corpus import is_textual, plain
 from pipeline.errors import ConfigError, nearest, setting_error
 from pipeline.handoff import manifest
 from pipeline.keys import canonical
 from pipeline.reading import as_type
 from pipeline.storage import Store
-from pipeline.target import newest, resolve
 
 Fit = Callable[..., tuple[bytes, dict[str, Any]]]
 """`fit(good, bad, seed=0)`: two iterables of Arrow string arrays in, the model's bytes and its card out."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from pipeline.figures import Figure, number, percent
-from pipeline.page.markup import Html, el, join
+from pipeline.report.page.markup import Html, el, join
 
 Record = Mapping[str, Any]
 Show = Callable[[float], str]

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pipeline import yamltext
+from pipeline.config import yamltext
+from pipeline.config.settings import Settings, fields
+from pipeline.config.yamltext import Document
 from pipeline.errors import ConfigError, nearest
-from pipeline.settings import Settings, fields
-from pipeline.yamltext import Document
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline import storage
+from pipeline.commands.convert import SUFFIXES
 from pipeline.config import Config, loads
-from pipeline.convert import SUFFIXES
 from pipeline.corpus import is_textual, plain
 from pipeline.errors import ConfigError, setting_error
 from pipeline.stage import Stage

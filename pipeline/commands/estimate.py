@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pipeline import account, ingest, plan, publish
-from pipeline.changes import Need
+from pipeline.commands.changes import Need
 from pipeline.driver import Driver
 from pipeline.figures import Figure, figure
 from pipeline.plan import Phase

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from pipeline import ingest
+from pipeline.commands.sampling import Drawn
+from pipeline.commands.target import labels, numbers
 from pipeline.driver import Driver
 from pipeline.figures import Figure, figure
-from pipeline.sampling import Drawn
 from pipeline.stage import GlobalStage
-from pipeline.target import labels, numbers
 
 LATER = "a full run tells"
 Z = 1.959964

@@ -13,13 +13,13 @@ import pyarrow as pa
 
 from pipeline import columns, ledger, run
 from pipeline.config import Config, load, loads
+from pipeline.config.settings import TierConfig
 from pipeline.driver import Driver
 from pipeline.errors import ConfigError, setting_error
 from pipeline.frame import Frame
 from pipeline.handoff import manifest
 from pipeline.job import PartSource, SidecarRef
 from pipeline.parts import frame_of
-from pipeline.settings import TierConfig
 from pipeline.stage import Stage
 from pipeline.storage import Store, locate
 from pipeline.types import Output, Slice

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from pipeline.figures import number, percent, short, size
-from pipeline.page.markup import Html, el, join
-from pipeline.page.parts import Record, figure_value, grid, split_bar
 from pipeline.report import NO_SOURCE
-from pipeline.table import volume
+from pipeline.report.page.markup import Html, el, join
+from pipeline.report.page.parts import Record, figure_value, grid, split_bar
+from pipeline.report.table import volume
 
 ROWS = 60
 """Rows of a table of sources, languages or datasets; the rest is summed up. The JSON has them all."""

@@ -1,4 +1,4 @@
-"""Results of commands as lines and tables for a console of 80 columns or more; the report has pipeline.table."""
+"""Results of commands as lines and tables for a console of 80 columns or more; the report has pipeline.report.table."""
 
 from __future__ import annotations
 

@@ -13,18 +13,19 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline import report, run, sampling, starter
+from pipeline import report, run
+from pipeline.commands import sampling, starter
+from pipeline.commands.predictions import predictions
+from pipeline.commands.sampling import Drawn
+from pipeline.commands.target import changed
 from pipeline.config import Config, load
+from pipeline.config.settings import PathConfig, TierConfig
 from pipeline.corpus import Corpus, open_corpus
 from pipeline.driver import Driver, Notify
 from pipeline.errors import nearest, setting_error
-from pipeline.predictions import predictions
 from pipeline.results import Sample
-from pipeline.sampling import Drawn
-from pipeline.settings import PathConfig, TierConfig
 from pipeline.stage import Stage
 from pipeline.storage import Store, expand
-from pipeline.target import changed
 
 PAGES = ("report.json", "report.html")
 TABLES = ("removed", "quarantined")
@@ -47,7 +48,7 @@ def dry_run(
 
     `target` is a config file (.yaml), or a Parquet file, folder or pattern without one: then the config that is used is
     kept as config.yaml, and `run` takes it. `until` is the label of the last stage to try. Rows are drawn as
-    `pipeline.sampling` says; up to sampling.ROWS all are. Nothing is published and no cluster is touched.
+    `pipeline.commands.sampling` says; up to sampling.ROWS all are. Nothing is published and no cluster is touched.
 
     It writes report.json, report.html, removed/, quarantined/ and sample/ (the drawn rows, in shards of the same names)
     into work/<name>/dry-run/, or without a config into ./corpusmill-<stem>/ (sample/ into its dry-run/), or into `out`.

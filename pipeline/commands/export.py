@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from pipeline import account, columns
+from pipeline.commands.target import empty_folder, labels, look, numbers, published, resolve, whole
 from pipeline.config import Config
 from pipeline.driver import Driver, Notify
 from pipeline.errors import ConfigError, nearest, setting_error
@@ -26,7 +27,6 @@ from pipeline.handoff import manifest
 from pipeline.run import now, silent
 from pipeline.stage import SettleStage
 from pipeline.storage import Store
-from pipeline.target import empty_folder, labels, look, numbers, published, resolve, whole
 from pipeline.types import GONE, Output
 
 FORMATS = ("text", "frame")

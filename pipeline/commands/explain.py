@@ -10,11 +10,11 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from pipeline import columns, examples, ingest
+from pipeline.commands.target import cold_store, labels, look, published, read_sidecar
 from pipeline.config import Config
 from pipeline.driver import Driver
 from pipeline.errors import setting_error
 from pipeline.run import RESULTS
-from pipeline.target import cold_store, labels, look, published, read_sidecar
 from pipeline.types import GONE, STATES, Slice
 
 STEPS = 8

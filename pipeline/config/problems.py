@@ -10,10 +10,10 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
+from pipeline.config.settings import PASSWORD_IN_URL, Settings, fields, section, walk
+from pipeline.config.yamltext import Document, Path, plain_scalar
 from pipeline.errors import ConfigError, nearest
-from pipeline.settings import PASSWORD_IN_URL, Settings, fields, section, walk
 from pipeline.stage import Stage
-from pipeline.yamltext import Document, Path, plain_scalar
 
 NOTHING = "nothing"
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from math import floor, log10
 
 from pipeline.figures import number, percent, short
-from pipeline.page.markup import Html, el, join
-from pipeline.page.parts import Record, Show, colour
+from pipeline.report.page.markup import Html, el, join
+from pipeline.report.page.parts import Record, Show, colour
 
 
 def _svg(width: float, height: float, title: str, description: str, *content: object, class_: str = "") -> Html:

@@ -7,9 +7,9 @@ import re
 from collections.abc import Mapping, Sequence
 
 from pipeline.figures import number
-from pipeline.page import drawings
-from pipeline.page.markup import Html, el, join, visible
-from pipeline.page.parts import Record, Show, colour, figure_value, signed
+from pipeline.report.page import drawings
+from pipeline.report.page.markup import Html, el, join, visible
+from pipeline.report.page.parts import Record, Show, colour, figure_value, signed
 
 SHOWN, FOLDED = 2, 10
 """Examples of a stage in sight, and at most that many more behind a fold."""
