@@ -102,7 +102,8 @@ class History:
             f"keep: {KEEPS[s['keep']]}}}",
             "select": f"{{stage: select, by: weigh.weight, keep_top: {s['keep_top']}, unscorable: keep}}",
             "difficulty": "{stage: difficulty, sample: 1MB}",
-            "band": "{stage: select, as: band, by: difficulty.bits_per_byte, band: {low: 0.05, high: %s}}" % s["high"],
+            "band": "{stage: select, as: band, by: difficulty.bits_per_byte, "
+            f"band: {{low: 0.05, high: {s['high']}}}}}",
             "curriculum": f"{{stage: curriculum, by: difficulty.bits_per_byte, buckets: {s['buckets']}}}",
         }
         more = (
