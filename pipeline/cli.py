@@ -161,8 +161,8 @@ def status(run: Run, sets: Sets = None, as_json: Json = False) -> Result:
 def report(run: Run, sets: Sets = None, as_json: Json = False) -> Result:
     """Show the report of a run again."""
     from pipeline.commands import shown
+    from pipeline.opened import RESULTS, work_store
     from pipeline.report import table
-    from pipeline.run import RESULTS, work_store
 
     config = _config_of(run, sets)
     folder = work_store(config).child(RESULTS.format(config.fingerprint[:12]))

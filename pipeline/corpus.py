@@ -194,8 +194,8 @@ def unify(
     """One type for every column of all shards; the order of columns is by name, so file order cannot matter.
 
     Null gives way to anything, textual types are large_string, integers widen, integers and floats are float64 (which
-    rounds integers beyond 2^53), structs merge by field. An id that differs in type becomes text. The text is large_string, whatever it came as.
-    Anything else raises ConfigError with both files.
+    rounds integers beyond 2^53), structs merge by field. An id that differs in type becomes text. The text is
+    large_string, whatever it came as. Anything else raises ConfigError with both files.
     """
     fields: dict[str, tuple[pa.DataType, str]] = {}
     for url, schema in schemas:

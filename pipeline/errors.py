@@ -4,14 +4,14 @@
     |-- ConfigError          2   a setting, argument or input that cannot work: nothing was started
     |-- ContractError        3   data broke a promise: a guard, an identity, a changed input, a damaged file
     |-- StorageError         4   a store that cannot do what its tier needs, or cannot be reached
-    |   `-- AlreadyExists    4   an exclusive create found the name taken
+    |   `-- AlreadyExistsError    4   an exclusive create found the name taken
     |-- BusyError            4   another driver owns this run
     |-- ClusterError         4   Ray is absent, unreachable or does not match
-    |-- WorkError            1   work that failed after its retries: run again to resume
-    `-- Interrupted        130   stopped on request, safe to run again
+    `-- WorkError            1   work that failed after its retries: run again to resume
 
-A run that is complete but met unreadable input exits 5 without an error. Where several apply, the first of
-130, 2, 3, 4, 1, 5 wins. Anything else that escapes is a fault of corpusmill and exits 1 with its traceback.
+A command that is stopped on request exits 130 and is safe to run again. A run that is complete but met unreadable
+input exits 5 without an error. Where several apply, the first of 130, 2, 3, 4, 1, 5 wins. Anything else that escapes
+is a fault of corpusmill and exits 1 with its traceback.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class StorageError(CorpusmillError):
     exit_code = EXIT_STORAGE
 
 
-class AlreadyExists(StorageError):
+class AlreadyExistsError(StorageError):
     """The name of an exclusive create is taken."""
 
 
@@ -61,13 +61,9 @@ class WorkError(CorpusmillError):
     exit_code = EXIT_FAILED
 
 
-class Interrupted(CorpusmillError):
-    exit_code = EXIT_INTERRUPTED
-
-
 BY_NAME = {
     kind.__name__: kind
-    for kind in (ConfigError, ContractError, StorageError, AlreadyExists, BusyError, ClusterError, WorkError)
+    for kind in (ConfigError, ContractError, StorageError, AlreadyExistsError, BusyError, ClusterError, WorkError)
 }
 """Errors by the name under which an outcome carries them."""
 

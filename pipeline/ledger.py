@@ -29,7 +29,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from pipeline.errors import AlreadyExists, BusyError, ContractError, CorpusmillError
+from pipeline.errors import AlreadyExistsError, BusyError, ContractError, CorpusmillError
 from pipeline.keys import canonical
 from pipeline.state import State, from_record, to_record
 from pipeline.storage import Store
@@ -228,7 +228,7 @@ class Ledger:
         number = self.state.number + 1
         try:
             self._store.create(_path(number), b"".join(self._lines))
-        except AlreadyExists:
+        except AlreadyExistsError:
             self._error = BusyError(
                 f"{self._store.where(_path(number))}: another driver has taken this run over; this one stops, and what "
                 "it had not recorded is done again; wait for the other one, or stop it and run again"

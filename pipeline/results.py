@@ -24,7 +24,7 @@ from pipeline.report import page
 from pipeline.stage import GlobalStage, SettleStage
 
 if TYPE_CHECKING:
-    from pipeline.run import Opened
+    from pipeline.opened import Opened
 
 HISTOGRAM_BINS = 48
 SHOWN = 5

@@ -6,100 +6,26 @@ import json
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
-from pipeline import (
-    __version__,
-    account,
-    binding,
-    cost,
-    ingest,
-    ledger,
-    listing,
-    plan,
-    publish,
-    report,
-    results,
-    storage,
-)
-from pipeline.config import Config, check_files
-from pipeline.corpus import Corpus, open_corpus
+from pipeline import __version__, account, binding, cuts, ingest, ledger, listing, plan, publish, report, results
+from pipeline.config import Config
 from pipeline.driver import Driver, Notify, cores
-from pipeline.errors import AlreadyExists, ConfigError, ContractError
+from pipeline.errors import AlreadyExistsError, ConfigError, ContractError
 from pipeline.executors import local
 from pipeline.executors.local import Run
 from pipeline.job import Job, StageRef
-from pipeline.keys import canonical, hash_bytes
+from pipeline.keys import canonical
 from pipeline.ledger import Ledger
-from pipeline.stage import Context, GlobalStage
+from pipeline.opened import RESULTS, Opened, prepare
 from pipeline.storage import Store
 from pipeline.types import CellResult, Outcome, Output, Task
-
-RESULTS = "results/{}"
-"""Folder of a config's report and tables under work/<name>/."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Opened:
-    """A config brought together with its corpus: all that is checked before any work."""
-
-    config: Config
-    corpus: Corpus
-    hashes: Mapping[str, Mapping[str, str]]
-    work: Store
-    chain: Sequence[plan.Phase]
 
 
 def silent(kind: str, facts: Mapping[str, Any]) -> None:
     """The Notify of nobody."""
-
-
-def work_store(config: Config) -> Store:
-    """work/<name>/, where everything internal to the run lies."""
-    return Store(config.tiers.work.url, config.tiers.work.options).child(config.name)
-
-
-def prepare(config: Config) -> Opened:
-    """Check everything that can be checked without working: files, footers, schema, columns. Raises ConfigError."""
-    check_files(config)
-    corpus = open_corpus(config)
-    _check_inputs(config, corpus)
-    _check_models(config)
-    hashes = {
-        entry.label: {name: _file_hash(url) for name, url in entry.stage.files(entry.settings).items()}
-        for entry in config.stages
-    }
-    ids = [part.input_id for part in corpus.slices]
-    chain = plan.phases(config, ids, corpus.names, hashes)
-    return Opened(config=config, corpus=corpus, hashes=hashes, work=work_store(config), chain=chain)
-
-
-def _file_hash(url: str) -> str:
-    return hash_bytes(storage.fetch(url, binding.model_folder()).read_bytes())
-
-
-def _check_models(config: Config) -> None:
-    """Bind every stage that has model files once: a wrong label or a broken model is an error before any work."""
-    for index, entry in enumerate(config.stages):
-        files = entry.stage.files(entry.settings)
-        if files and not isinstance(entry.stage, GlobalStage) and entry.stage.bind is not None:
-            local = {name: storage.fetch(url, binding.model_folder()) for name, url in files.items()}
-            try:
-                entry.stage.bind(entry.settings, Context(files=local))
-            except ConfigError as error:
-                raise ConfigError(f"{config.origin}: stages.{index}: {error.message}") from error
-
-
-def _check_inputs(config: Config, corpus: Corpus) -> None:
-    """Columns that are read or published must be in the input; the accelerator must be one whose peak is known."""
-    present = corpus.schema.names
-    wanted = [*sorted(config.input_columns_used()), *(config.publish.columns or ())]
-    for name in wanted:
-        if name not in present:
-            raise config.absent_column(name, present)
-    cost.peak(config.training.gpu if config.training else None)
 
 
 def run(config: Config, notify: Notify = silent, *, sample: results.Sample | None = None) -> dict[str, Any]:
@@ -129,7 +55,7 @@ def claim(opened: Opened) -> dict[str, Any]:
     fresh = {"schema": "corpusmill.run/1", "name": config.name, "run_id": uuid.uuid4().hex, "created": now()}
     if not work.exists("run.json"):
         work.probe_exclusive()
-        with suppress(AlreadyExists):  # another driver was quicker: the ledger decides which of the two goes on
+        with suppress(AlreadyExistsError):  # another driver was quicker: the ledger decides which of the two goes on
             work.create("run.json", canonical(fresh) + b"\n")
     found: dict[str, Any] = json.loads(work.read_bytes("run.json"))
     if found["name"] != config.name:
@@ -252,18 +178,18 @@ def publication(records: results.Records) -> publish.Published:
     corpus_id = publish.corpus_id(corpus.slices, contents)
     key = publish.publish_fingerprint(config, corpus_id, opened.hashes)
     totals = [result.facts for result in driver.results(driver.phase(account.LABEL, "measure"), whole=False)]
-    sources = publish.Sources(slices=corpus.slices, sidecars=list(driver.sidecars()), totals=totals)
+    sources = cuts.Sources(slices=corpus.slices, sidecars=list(driver.sidecars()), totals=totals)
     hot: list[CellResult] = []
     cold: list[CellResult] = []
     begins: dict[int, tuple[str, int]] = {}
     if not dry:
         columns = list(config.publish.columns or corpus.schema.names)
-        hot = _published(driver, publish.hot_tasks(config, key, sources, columns), driver.job.hot)
-        tasks, begins = publish.cold_tasks(config, key, sources, list(corpus.schema.names))
+        hot = _published(driver, cuts.hot_tasks(config, key, sources, columns), driver.job.hot)
+        tasks, begins = cuts.cold_tasks(config, key, sources, list(corpus.schema.names))
         cold = _published(driver, tasks, driver.job.cold)
     tables = {}
     for kind in ("removed", "quarantined"):
-        wanted = publish.table_tasks(kind, records.folder, key, sources, begins, corpus.bad, dry_run=dry)
+        wanted = cuts.table_tasks(kind, records.folder, key, sources, begins, corpus.bad, dry_run=dry)
         tables[kind] = _outputs(_published(driver, wanted, opened.work))
         publish.keep_only(opened.work, f"{records.folder}/{kind}", tables[kind])
     facts = binding.read_facts(opened.work, driver.phase("split", "map").facts)

@@ -17,18 +17,16 @@ import pytest
 ROOT = Path(__file__).parents[1]
 
 LAYERS = """
-    errors figures keys types units grid settle kinds
-    stage yamltext handoff storage
-    settings overrides problems stagelist config
+    errors figures keys types units grid settle
+    stage handoff storage
+    config
     corpus reading columns ingest frame split
     job binding listing exchange account state ledger
     examples steps slices parts worker
     executors.local executors.ray
-    plan driver progress changes publish
-    cost report table page
-    results run
-    estimate outlook status target explain tiering fitting convert export sampling predictions starter dryrun
-    shown cli
+    plan driver cuts publish
+    cost report opened results run
+    commands cli
 """
 """The parts of pipeline from the ground up, in reading order: each may import only what stands before it."""
 
@@ -52,13 +50,15 @@ HEAVY = ("ray", "numba", "fasttext", "polars", "s3fs", "torch", "pandas", "scipy
 LONGEST_FILE, LONGEST_FUNCTION = 400, 60
 
 TESTED_BY = {
-    "tests/pipeline/test_config.py": "pipeline/overrides pipeline/problems pipeline/settings pipeline/stagelist",
-    "tests/pipeline/test_report.py": "pipeline/figures pipeline/table",
-    "tests/pipeline/test_outlook.py": "pipeline/changes pipeline/estimate",
-    "tests/pipeline/test_cli.py": "pipeline/shown",
-    "tests/pipeline/test_convert.py": "pipeline/kinds",
-    "tests/pipeline/test_explain.py": "pipeline/target",
-    "tests/pipeline/test_dryrun.py": "pipeline/predictions pipeline/starter",
+    "tests/pipeline/config/test_loading.py": (
+        "pipeline/config/overrides pipeline/config/problems pipeline/config/settings pipeline/config/stagelist"
+    ),
+    "tests/pipeline/report/test_document.py": "pipeline/figures pipeline/report/table",
+    "tests/pipeline/commands/test_outlook.py": "pipeline/commands/changes pipeline/commands/estimate",
+    "tests/pipeline/test_cli.py": "pipeline/commands/shown",
+    "tests/pipeline/commands/test_convert.py": "pipeline/commands/kinds",
+    "tests/pipeline/commands/test_explain.py": "pipeline/commands/target",
+    "tests/pipeline/commands/test_dryrun.py": "pipeline/commands/predictions pipeline/commands/starter",
     "tests/contract/test_executors.py": "pipeline/executors/local pipeline/executors/ray pipeline/worker pipeline/job",
     "tests/contract/test_stages.py": "pipeline/stage pipeline/exchange",
     "tests/stages/test_quality.py": "stages/text/classifier stages/text/flatten stages/text/sample",
@@ -71,9 +71,9 @@ TESTED_BY = {
     ),
     "tests/e2e": (
         "pipeline/errors pipeline/types pipeline/keys pipeline/account pipeline/binding pipeline/columns "
-        "pipeline/corpus pipeline/driver pipeline/examples pipeline/frame pipeline/ingest pipeline/listing "
-        "pipeline/parts pipeline/plan pipeline/publish pipeline/reading pipeline/results pipeline/run "
-        "pipeline/slices pipeline/split pipeline/steps"
+        "pipeline/corpus pipeline/cuts pipeline/driver pipeline/examples pipeline/frame pipeline/ingest "
+        "pipeline/listing pipeline/opened pipeline/parts pipeline/plan pipeline/publish pipeline/reading "
+        "pipeline/results pipeline/run pipeline/slices pipeline/split pipeline/steps"
     ),
 }
 """Source files without a test file of their name, by the tests that cover them."""

@@ -49,8 +49,8 @@ def convert(src: str, out: str, notify: Notify = silent) -> dict[str, Any]:
     """Write the objects of JSON lines files as Parquet files part-NNNNN.parquet in the empty folder `out`.
 
     `src` is a file, folder or pattern of .jsonl, .ndjson or .json, plain or packed by gzip or zstd. Every line holds
-    one object, and its keys become columns by the rules of `pipeline.commands.kinds`. Any other line goes to `_rejects.jsonl`
-    with file, line, reason and its beginning. Half surrogate pairs, which are no characters, become U+FFFD.
+    one object, and its keys become columns by the rules of `pipeline.commands.kinds`. Any other line goes to
+    `_rejects.jsonl` with file, line, reason and its beginning. Half surrogate pairs become U+FFFD.
 
     Returns files [{path, rows, bytes, xxh128}], rows, rejected, rejects (path or null), blank (empty lines), repaired
     (lines with half surrogates), inputs, ignored (files that are no JSON lines) and columns {name: type}; rows,

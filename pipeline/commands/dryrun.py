@@ -23,6 +23,7 @@ from pipeline.config.settings import PathConfig, TierConfig
 from pipeline.corpus import Corpus, open_corpus
 from pipeline.driver import Driver, Notify
 from pipeline.errors import nearest, setting_error
+from pipeline.opened import RESULTS, work_store
 from pipeline.results import Sample
 from pipeline.stage import Stage
 from pipeline.storage import Store, expand
@@ -57,7 +58,7 @@ def dry_run(
     """
     if target.endswith((".yaml", ".yml")):
         config = load(target, registry, overrides)
-        place = inner = _place(out) or run.work_store(config).child("dry-run")
+        place = inner = _place(out) or work_store(config).child("dry-run")
     else:
         place = _place(out) or Store(f"corpusmill-{starter.stem(target)}")
         inner = place.child("dry-run")
@@ -70,7 +71,7 @@ def dry_run(
         readable, rows = sampling.write(corpus, drawn, scratch, SAMPLE)
         tried = _tried(config, scratch, rows)
         document = run.run(tried, notify, sample=_sample(config, corpus, drawn, readable, rows, place))
-        made = run.work_store(tried).child(run.RESULTS.format(tried.fingerprint[:12]))
+        made = work_store(tried).child(RESULTS.format(tried.fingerprint[:12]))
         _keep(made, place, rows)
         _copy(scratch, inner, SAMPLE)
     return document

@@ -9,12 +9,12 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from pipeline import account, ingest, plan, publish
+from pipeline import account, cuts, ingest, plan, publish
 from pipeline.commands.changes import Need
 from pipeline.driver import Driver
 from pipeline.figures import Figure, figure
+from pipeline.opened import RESULTS, Opened
 from pipeline.plan import Phase
-from pipeline.run import RESULTS, Opened
 from pipeline.state import State
 from pipeline.types import Cell, Slice
 
@@ -77,12 +77,12 @@ def publication(
     contents = [str(result.facts["content"]) for result in driver.results(driver.chain[0])]
     key = publish.publish_fingerprint(config, publish.corpus_id(slices, contents), opened.hashes)
     totals = [result.facts for result in driver.results(driver.phase(account.LABEL, "measure"), whole=False)]
-    sources = publish.Sources(slices=slices, sidecars=[{}] * len(slices), totals=totals)
-    cold, begins = publish.cold_tasks(config, key, sources, ())
-    tasks = [*publish.hot_tasks(config, key, sources, ()), *cold]
+    sources = cuts.Sources(slices=slices, sidecars=[{}] * len(slices), totals=totals)
+    cold, begins = cuts.cold_tasks(config, key, sources, ())
+    tasks = [*cuts.hot_tasks(config, key, sources, ()), *cold]
     for kind in ("removed", "quarantined"):
         folder = RESULTS.format(config.fingerprint[:12])
-        tasks += publish.table_tasks(kind, folder, key, sources, begins, opened.corpus.bad)
+        tasks += cuts.table_tasks(kind, folder, key, sources, begins, opened.corpus.bad)
     return len(tasks), sum(driver.done(task.cells[0]) is None for task in tasks)
 
 

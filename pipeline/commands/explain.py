@@ -14,7 +14,7 @@ from pipeline.commands.target import cold_store, labels, look, published, read_s
 from pipeline.config import Config
 from pipeline.driver import Driver
 from pipeline.errors import setting_error
-from pipeline.run import RESULTS
+from pipeline.opened import RESULTS
 from pipeline.types import GONE, STATES, Slice
 
 STEPS = 8

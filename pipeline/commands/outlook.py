@@ -19,8 +19,8 @@ from pipeline.commands.progress import duration
 from pipeline.config import Config, yamltext
 from pipeline.driver import Driver
 from pipeline.figures import Figure, derive, figure, needs, number, short, size
+from pipeline.opened import Opened, prepare
 from pipeline.plan import Phase
-from pipeline.run import Opened
 from pipeline.storage import Store
 from pipeline.types import Slice
 
@@ -79,12 +79,12 @@ def _read_as_another(driver: Driver) -> list[Slice]:
 
 
 def outlook(config: Config) -> dict[str, Any]:
-    """The plan of a run. Raises what `run.prepare` raises.
+    """The plan of a run. Raises what `opened.prepare` raises.
 
     `stages`: label, cells, reused, redo (null where not known yet), why, and Figures cpu (s) and written (bytes).
     `compute`, `storage` and `network` add them up; a Figure says its unit and how it is known.
     """
-    opened = run.prepare(config)
+    opened = prepare(config)
     driver = run.look(opened)
     started = driver.ledger.state.started
     differs = shards(driver, started)

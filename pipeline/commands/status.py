@@ -20,7 +20,7 @@ from pipeline.commands.progress import cause, duration
 from pipeline.config import load
 from pipeline.errors import setting_error
 from pipeline.figures import short
-from pipeline.run import RESULTS, work_store
+from pipeline.opened import RESULTS, work_store
 from pipeline.stage import Stage
 from pipeline.state import State
 from pipeline.storage import Store

@@ -19,6 +19,7 @@ from pipeline.errors import ConfigError, setting_error
 from pipeline.frame import Frame
 from pipeline.handoff import manifest
 from pipeline.job import PartSource, SidecarRef
+from pipeline.opened import prepare
 from pipeline.parts import frame_of
 from pipeline.stage import Stage
 from pipeline.storage import Store, locate
@@ -64,7 +65,7 @@ def changed(config: Config, **fields: Any) -> Config:
 
 def look(config: Config) -> Driver:
     """A driver that only says what is done under `config`. Lists and opens the input, writes nothing."""
-    return run.look(run.prepare(config))
+    return run.look(prepare(config))
 
 
 def labels(driver: Driver) -> list[str]:

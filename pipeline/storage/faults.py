@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from pipeline.errors import AlreadyExists, StorageError
+from pipeline.errors import AlreadyExistsError, StorageError
 
 _TRANSIENT_ERRNOS = {
     errno.EBUSY, errno.EAGAIN, errno.ECONNRESET, errno.ECONNREFUSED, errno.EPIPE, errno.ETIMEDOUT, errno.ENETUNREACH,
@@ -38,7 +38,7 @@ class MissingFileError(StorageError):
 def storage_error(verb: str, where: str, error: Exception, options: Mapping[str, Any] | None = None) -> StorageError:
     """The StorageError for a foreign exception met while doing `verb` to `where`."""
     if isinstance(error, FileExistsError):
-        return AlreadyExists(f"cannot {verb} {where}: it exists already")
+        return AlreadyExistsError(f"cannot {verb} {where}: it exists already")
     if isinstance(error, FileNotFoundError | NotADirectoryError):
         return MissingFileError(f"cannot {verb} {where}: no such file")
     hint = "; check the permissions and credentials" if is_auth(error) else ""

@@ -21,7 +21,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
-from pipeline.errors import AlreadyExists, ConfigError, CorpusmillError, StorageError
+from pipeline.errors import AlreadyExistsError, ConfigError, CorpusmillError, StorageError
 from pipeline.keys import canonical
 from pipeline.storage.faults import MissingFileError, is_auth, is_taken, is_transient, said, shown, storage_error
 from pipeline.storage.local import Entry
@@ -127,7 +127,7 @@ def create(store: Store, path: str, data: bytes) -> None:
 
     try:
         request(store, "create", path, put)
-    except AlreadyExists:
+    except AlreadyExistsError:
         # Our own first try may have got through although its answer did not.
         if not (tries > 1 and data and read(store, path) == data):
             raise

@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 
 import xxhash
 
-from pipeline.errors import AlreadyExists, ConfigError, StorageError
+from pipeline.errors import AlreadyExistsError, ConfigError, StorageError
 from pipeline.keys import canonical
 from pipeline.storage import local, remote
 from pipeline.storage.faults import MissingFileError, shown
@@ -126,7 +126,7 @@ class Store:
         _published[self, path] = published
 
     def create(self, path: str, data: bytes) -> None:
-        """Publish `data` at `path` unless the name is taken: AlreadyExists, for all but one if they come together.
+        """Publish `data` at `path` unless the name is taken: AlreadyExistsError, for all but one if they come together.
 
         `data` should be unlike any other writer's: where an answer is lost and the request repeated, what lies there
         tells whether the first one got through.
@@ -139,7 +139,7 @@ class Store:
         try:
             self.create(path, secrets.token_bytes(8))
             self.create(path, secrets.token_bytes(8))
-        except AlreadyExists:
+        except AlreadyExistsError:
             return
         except StorageError as error:
             raise StorageError(f"tiers.work: {error.message}") from error

@@ -18,6 +18,7 @@ from pipeline import run as runs
 from pipeline.config import loads
 from pipeline.executors import local
 from pipeline.job import Job
+from pipeline.opened import prepare
 from pipeline.storage import Store
 from stages import STAGES
 
@@ -52,7 +53,7 @@ def work(folder, *deeds):
         "stages: [{stage: 'tests.contract.misbehaving:STAGE'}]\n",
         STAGES,
     )
-    opened = runs.prepare(config)
+    opened = prepare(config)
     corpus, store = opened.corpus, opened.work
     job = Job(
         work=store, hot=Store(config.tiers.hot.url), cold=Store(config.tiers.cold.url), schema=corpus.schema,

@@ -12,7 +12,7 @@ import pytest
 
 from pipeline import ledger as ledger_module
 from pipeline import storage
-from pipeline.errors import AlreadyExists, BusyError, StorageError
+from pipeline.errors import AlreadyExistsError, BusyError, StorageError
 from pipeline.keys import hash_bytes
 from pipeline.ledger import Ledger, read
 from pipeline.storage import Store
@@ -114,10 +114,10 @@ def test_a_stamp_stays_while_the_file_does(store):
 
 
 def test_one_exclusive_create_wins(store):
-    """The second create of a name raises AlreadyExists, and the first one's bytes stay."""
+    """The second create of a name raises AlreadyExistsError, and the first one's bytes stay."""
     store.create("ledger/1", b"first")
     for data in (b"second", b"first", b""):
-        with pytest.raises(AlreadyExists):
+        with pytest.raises(AlreadyExistsError):
             store.create("ledger/1", data)
     assert store.read_bytes("ledger/1") == b"first"
     assert [e.path for e in store.list()] == ["ledger/1"]
@@ -130,7 +130,7 @@ def test_of_creates_at_the_same_moment_one_wins(store):
         name, writer = job
         try:
             store.create(f"race/{name}", str(writer).encode() * 1000)
-        except AlreadyExists:
+        except AlreadyExistsError:
             return None
         return name, writer
 

@@ -18,12 +18,13 @@ from ray.cluster_utils import Cluster
 
 from pipeline import config as configs
 from pipeline import run as runs
+from pipeline.opened import work_store
 from stages import STAGES
 
 
 def parked(config: configs.Config, mark: Path) -> str:
     """The id of the node whose worker is held up; waits for it."""
-    notes = runs.work_store(config).local_path("attempts")
+    notes = work_store(config).local_path("attempts")
     while True:
         if mark.exists() and (pid := mark.read_text()):
             for note in map(json.loads, (path.read_text() for path in notes.glob("*.json"))):

@@ -16,6 +16,7 @@ import pytest
 import watch
 
 from pipeline import run as runs
+from pipeline.opened import work_store
 
 ROOT = Path(__file__).parents[2]
 STAGES = (
@@ -74,7 +75,7 @@ def wait_for(process, folder, count):
 
 def clean(config):
     """No file that was being written lies in what was published or reported."""
-    results = runs.work_store(config).local_path("results")
+    results = work_store(config).local_path("results")
     published = (Path(config.tiers.hot.url), Path(config.tiers.cold.url), results)
     return [path for folder in published for path in folder.rglob(".*") if path.is_file()] == []
 

@@ -10,6 +10,8 @@ import harness
 import pytest
 import watch
 
+from pipeline.opened import prepare
+
 STAGES = (
     "{stage: heuristics, min_words: 20, rules: [gopher_quality]}", harness.EXACT,
     "{stage: minhash, threshold: 0.8, bands: 28, rows: 9}",
@@ -75,7 +77,7 @@ def again(root, *sets):
 
 def slices(root):
     config = configure(root)
-    return list(watch.runs.prepare(config).corpus.slices)
+    return list(prepare(config).corpus.slices)
 
 
 def test_nothing_changed_nothing_done(root):

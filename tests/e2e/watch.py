@@ -13,21 +13,21 @@ import numpy as np
 import pytest
 
 from pipeline import parts, slices, steps
-from pipeline import run as runs
 from pipeline.config import Config
 from pipeline.frame import Frame
+from pipeline.opened import work_store
 
 
 def records(config: Config, after: int = 0) -> list[dict[str, Any]]:
     """Every record of the ledger's files numbered above `after`, in order."""
-    folder = runs.work_store(config).local_path("ledger")
+    folder = work_store(config).local_path("ledger")
     files = [path for path in sorted(folder.glob("*.jsonl")) if int(path.stem) > after]
     return [json.loads(line) for path in files for line in path.read_text().splitlines()]
 
 
 def newest(config: Config) -> int:
     """The number of the ledger's last file."""
-    return max((int(path.stem) for path in runs.work_store(config).local_path("ledger").glob("*.jsonl")), default=0)
+    return max((int(path.stem) for path in work_store(config).local_path("ledger").glob("*.jsonl")), default=0)
 
 
 def cells(config: Config, after: int = 0) -> list[dict[str, Any]]:
@@ -42,7 +42,7 @@ def name_of(cell: dict[str, Any]) -> tuple[str, str, str]:
 
 def committed(config: Config) -> set[tuple[str, str, str]]:
     """Cells that the ledger calls done and whose files lie there with the size it recorded."""
-    work = Path(runs.work_store(config).url)
+    work = Path(work_store(config).url)
     roots = {"hot": Path(config.tiers.hot.url), "cold": Path(config.tiers.cold.url)}
 
     def whole(cell: dict[str, Any]) -> bool:

@@ -14,7 +14,7 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 from pipeline import storage
-from pipeline.errors import AlreadyExists, ConfigError, StorageError
+from pipeline.errors import AlreadyExistsError, ConfigError, StorageError
 from pipeline.storage import Store, remote
 
 SECRET = "planted-secret-7f3a"
@@ -196,7 +196,7 @@ def test_a_create_whose_answer_was_lost_is_ours(faulty, monkeypatch):
     assert faulty.read_bytes("ours") == b"unique"
     faulty.create("theirs", b"other")
     fail(monkeypatch, TimeoutError, "pipe_file", times=1)
-    with pytest.raises(AlreadyExists):
+    with pytest.raises(AlreadyExistsError):
         faulty.create("theirs", b"unique")
     assert faulty.read_bytes("theirs") == b"other"
 
@@ -345,7 +345,7 @@ def test_a_link_whose_answer_was_lost_is_ours(tmp_path, monkeypatch):
     store = Store(str(tmp_path))
     store.create("f", b"ours")
     assert store.read_bytes("f") == b"ours"
-    with pytest.raises(AlreadyExists):
+    with pytest.raises(AlreadyExistsError):
         store.create("f", b"again")
 
 

@@ -25,6 +25,7 @@ from typing import Any
 
 from pipeline import config as configs
 from pipeline import ledger, run
+from pipeline.opened import work_store
 from stages import STAGES
 
 ROOT = Path(__file__).parents[2]
@@ -45,7 +46,7 @@ def measure(corpus: Path, model: Path, workers: int) -> dict[str, Any]:
         begun = time.perf_counter()
         report = run.run(config)
         wall = time.perf_counter() - begun
-        state = ledger.read(run.work_store(config))
+        state = ledger.read(work_store(config))
         size = report["totals"]["in"]["bytes"]
         stages = {stage["label"]: stage["seconds"]["cpu"] for stage in report["stages"]}
         cpu = state.spent.cpu

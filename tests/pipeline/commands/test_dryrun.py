@@ -19,6 +19,7 @@ from pipeline.commands.predictions import share, total
 from pipeline.commands.sampling import Drawn
 from pipeline.config import load
 from pipeline.errors import ConfigError
+from pipeline.opened import prepare
 from pipeline.storage import Store
 from stages import STAGES
 from tests.pipeline import small_runs
@@ -448,7 +449,7 @@ def test_ledger_of_the_run_is_not_asked(tmp_path, monkeypatch):
     corpus(tmp_path)
     file = config_file(tmp_path)
     config = load(file, ())
-    opened = run.prepare(config)
+    opened = prepare(config)
     run.claim(opened)
     with ledger.Ledger.open(opened.work, {"version": "x", "config_fingerprint": config.fingerprint}):
         assert dry_run(file, ())["run"]["complete"]

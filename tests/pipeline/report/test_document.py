@@ -13,7 +13,7 @@ from rich.console import Console
 from pipeline import report
 from pipeline.errors import ContractError
 from pipeline.report.table import table
-from tests.pipeline.report_records import STAGES, config, counts, records
+from tests.pipeline.report.report_records import STAGES, config, counts, records
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +76,7 @@ def test_documents_counted_in_are_held_against_what_became_of_them():
     """Where `in` was counted apart, a document that nobody accounts for breaks identity (i)."""
     table_ = counts()
     entered = dict.fromkeys(table_.column_names)
-    sums = {m: sum(table_[m].to_pylist()) for m in report.MEASURES}
+    sums = {m: sum(table_[m].to_pylist()) for m in report.document.MEASURES}
     lost = pa.Table.from_pylist([entered | sums | {"kind": "in", "docs": sums["docs"] + 1}], schema=table_.schema)
     with pytest.raises(ContractError, match=r"identity \(i\).*totals: docs"):
         report.identities(report.build(**records(counts=pa.concat_tables([table_, lost]))))

@@ -14,7 +14,7 @@ from pipeline.report import page
 from pipeline.report.page.drawings import ticks
 from pipeline.report.page.evidence import EXCERPT, clip, marked
 from pipeline.report.page.markup import Html, el, text, visible
-from tests.pipeline.report_records import STAGES, records
+from tests.pipeline.report.report_records import STAGES, records
 
 HOSTILE = (
     "<script>alert(1)</script><img src=x onerror=alert(2)></style>\u202e\u2066evil\u0000 https://example.org \ud800\" '"
