@@ -72,7 +72,7 @@ TESTED_BY = {
         "stages/text/rules_numbering stages/text/rules_runs stages/text/rules_words"
     ),
     "tests/e2e": (
-        "pipeline/errors pipeline/types pipeline/keys pipeline/utf8 pipeline/account pipeline/binding pipeline/columns "
+        "pipeline/errors pipeline/types pipeline/keys pipeline/account pipeline/binding pipeline/columns "
         "pipeline/corpus pipeline/cuts pipeline/driver pipeline/examples pipeline/frame pipeline/ingest "
         "pipeline/listing pipeline/opened pipeline/parts pipeline/plan pipeline/publish pipeline/reading "
         "pipeline/results pipeline/run pipeline/slices pipeline/split pipeline/steps"
