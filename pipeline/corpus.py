@@ -205,7 +205,7 @@ def unify(
             try:
                 merged = _merge_ids(old, new) if item.name == id_column else _merge(old, new)
             except TypeError:
-                if item.name != id_column:
+                if item.name != id_column or pa.types.is_nested(old) or pa.types.is_nested(new):
                     raise ConfigError(
                         f"input column {item.name!r}: {old} in {where} but {new} in {url}; one column has one type; "
                         "convert one of the files, or leave it out of input.paths"

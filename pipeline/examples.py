@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from pipeline import ingest
+from pipeline import utf8
 from pipeline.corpus import Corpus
 from pipeline.reading import read_rows
 from pipeline.storage import Store
@@ -88,9 +88,9 @@ def _texts(part: Slice, schema: pa.Schema, names: Mapping[str, str], rows: Seque
     mask = np.zeros(part.rows, bool)
     mask[list(rows)] = True
     found = {}
-    for raw in read_rows(part, schema, [names["text"]], mask):
+    for raw in read_rows(part, schema, [names["text"]], mask, text=names["text"]):
         here = [row for row in rows if raw.first <= row < raw.first + raw.rows]
         if here and raw.columns is not None:
-            text, _ = ingest.utf8(raw.columns[names["text"]])
-            found.update({row: (text[row - raw.first].as_py() or "")[:EXCERPT] for row in here})
+            excerpts = pc.utf8_slice_codeunits(utf8.decoded(raw.columns[names["text"]])[0], 0, EXCERPT)
+            found.update({row: excerpts[row - raw.first].as_py() or "" for row in here})
     return found

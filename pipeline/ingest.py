@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import xxhash
 
-from pipeline import columns
+from pipeline import columns, utf8
 from pipeline.corpus import is_textual
 from pipeline.reading import RawBatch
 from pipeline.types import FAILED, SCORED
@@ -38,6 +38,8 @@ BLANKS = "".join(
 PARTS = ("source", "language", "id")
 UNIT = pa.scalar("\x1f", pa.large_string())
 EMPTY = pa.scalar("", pa.large_string())
+HEAD = 64
+"""Code points by which most texts are seen not to be blank."""
 
 
 def ingest(
@@ -49,32 +51,68 @@ def ingest(
     """
     if raw.columns is None:
         return _undecodable(raw), None
-    text, valid = utf8(raw.columns[names["text"]])
-    rows = raw.rows
-    size = pc.fill_null(pc.binary_length(text), 0).cast(pa.int64()).to_numpy()
-    reason = np.full(rows, "", object)
-    reason[(pc.utf8_length(pc.utf8_trim(text, characters=BLANKS)).fill_null(0).to_numpy() == 0)] = "blank_text"
-    reason[pc.is_null(raw.columns[names["text"]]).to_numpy(zero_copy_only=False)] = "null_text"
-    broken = ~valid if policy["invalid_utf8"] == "quarantine" else np.zeros(rows, bool)
+    given = raw.columns[names["text"]]
+    text, valid = utf8.decoded(given)
+    size, raw_size = _sizes(text), _sizes(given)
+    reason = np.full(raw.rows, "", object)
+    reason[_blank(text, size)] = "blank_text"
+    reason[pc.is_null(text).to_numpy(zero_copy_only=False)] = "null_text"
+    broken = ~valid if policy["invalid_utf8"] == "quarantine" else np.zeros(raw.rows, bool)
     reason[broken] = "invalid_utf8"
     large = size > policy["max_document_bytes"]
     reason[large] = "oversize"
-    code = np.where(broken | large, FAILED, SCORED).astype(np.int8)
-    passes = reason == ""
+    failed, passes = broken | large, reason == ""
     whole, content = hashes(text, rest_of_row(raw.columns, names["text"]))
     out = {
-        "state": columns.states(code),
-        "measured": pa.array(np.ones(rows, bool)),
+        "state": columns.states(np.where(failed, FAILED, SCORED).astype(np.int8)),
+        "measured": pa.array(np.ones(raw.rows, bool)),
         "reason": pa.array(reason, pa.large_string(), mask=passes),
         "message": _messages(reason, size, policy),
-        "bytes": pa.array(size),
+        "bytes": pa.array(np.where(failed, raw_size, size)),
         "text_hash": pa.array(whole),
         "content_hash": content,
     }
     for part in PARTS:
         column = raw.columns.get(names.get(part, ""))
-        out[part] = column.cast(pa.large_string()) if column is not None else pa.nulls(rows, pa.large_string())
-    return out, pc.if_else(pa.array(passes), text, pa.scalar(None, pa.large_string()))
+        out[part] = shown(column) if column is not None else pa.nulls(raw.rows, pa.large_string())
+    return out, _only(text, passes)
+
+
+def _sizes(column: pa.Array) -> np.ndarray:
+    if pa.types.is_null(column.type):
+        return np.zeros(len(column), np.int64)
+    sizes: np.ndarray = pc.fill_null(pc.binary_length(column), 0).cast(pa.int64()).to_numpy()
+    return sizes
+
+
+def _blank(text: pa.Array, size: np.ndarray) -> np.ndarray:
+    """Which texts are blank: by their beginnings, and whole only where those are blank but not all there is."""
+    head = pc.utf8_slice_codeunits(text, 0, HEAD)
+    blank: np.ndarray = _sizes(pc.utf8_trim(head, characters=BLANKS)) == 0
+    unsure = np.flatnonzero(blank & (size > _sizes(head)))
+    if len(unsure):
+        blank[unsure] = _sizes(pc.utf8_trim(text.take(pa.array(unsure)), characters=BLANKS)) == 0
+    return blank
+
+
+def _only(text: pa.Array, passes: np.ndarray) -> pa.Array:
+    """The texts with nulls where the row does not pass. Bytes are shared: one text may be much of a worker's memory."""
+    if passes.all():
+        return text
+    _, offsets, data = text.buffers()
+    valid = pa.array(passes).buffers()[1]
+    return pa.Array.from_buffers(text.type, len(text), [valid, offsets.slice(8 * text.offset), data])
+
+
+def shown(column: pa.Array) -> pa.Array:
+    """A column of any type as text to be read: bytes that are no text in hexadecimal, nested values as JSON."""
+    if pa.types.is_nested(column.type):
+        return _as_strings(column)
+    if not (pa.types.is_large_binary(column.type) or pa.types.is_fixed_size_binary(column.type)):
+        return column.cast(pa.large_string())
+    text, valid = utf8.decoded(column)
+    found = [value.as_py() if good else raw.as_py().hex() for value, raw, good in zip(text, column, valid, strict=True)]
+    return pa.array(found, pa.large_string())
 
 
 def _undecodable(raw: RawBatch) -> dict[str, pa.Array]:
@@ -104,35 +142,6 @@ def _messages(reason: np.ndarray, size: np.ndarray, policy: Mapping[str, Any]) -
         limit = policy["max_document_bytes"]
         found[row] = f"{size[row]} bytes, limit {limit}" if reason[row] == "oversize" else "invalid UTF-8"
     return pa.array(found, pa.large_string())
-
-
-def utf8(column: pa.Array) -> tuple[pa.Array, np.ndarray]:
-    """The column as valid UTF-8 text, and which rows were valid as they came; others get U+FFFD for each bad part."""
-    raw = (
-        column.cast(pa.large_binary())
-        if not pa.types.is_null(column.type)
-        else pa.nulls(len(column), pa.large_binary())
-    )
-    text = _view_as_text(raw)
-    try:
-        text.validate(full=True)
-        return text, np.ones(len(column), bool)
-    except pa.ArrowInvalid:
-        pass
-    valid = np.ones(len(column), bool)
-    fixed: list[str | None] = []
-    for row, value in enumerate(raw):
-        data = value.as_py()
-        try:
-            fixed.append(None if data is None else data.decode())
-        except UnicodeDecodeError:
-            valid[row] = False
-            fixed.append(data.decode(errors="replace"))
-    return pa.array(fixed, pa.large_string()), valid
-
-
-def _view_as_text(raw: pa.Array) -> pa.Array:
-    return pa.Array.from_buffers(pa.large_string(), len(raw), raw.buffers(), raw.null_count, raw.offset)
 
 
 def hashes(text: pa.Array, rest: pa.Array) -> tuple[np.ndarray, pa.Array]:

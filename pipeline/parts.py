@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from pipeline import account, columns, ingest
+from pipeline import account, columns, ingest, utf8
 from pipeline.binding import release
 from pipeline.errors import ContractError
 from pipeline.frame import Frame
@@ -105,14 +105,14 @@ def seeded(content: pa.Array, seed: int) -> np.ndarray:
 def _rows(job: Job, source: PartSource, names: Sequence[str], wanted: np.ndarray) -> Iterator[tuple[int, pa.Table]]:
     """(first row, table of input columns) for batches that hold a wanted row, text under the byte policy."""
     text = job.names["text"]
-    for raw in read_rows(source.part, job.schema, list(dict.fromkeys([*names, text])), wanted):
+    for raw in read_rows(source.part, job.schema, list(dict.fromkeys([*names, text])), wanted, text=text):
         mask = wanted[raw.first : raw.first + raw.rows]
         if raw.columns is None:
             if raw.error and mask.any():
                 raise ContractError(f"{source.part.url}: rows that could be read before cannot be now: {raw.error}")
             continue
         found = dict(raw.columns)
-        found[text] = ingest.utf8(found[text])[0]
+        found[text] = utf8.decoded(found[text])[0]
         yield raw.first, pa.table({name: found[name] for name in names})
 
 

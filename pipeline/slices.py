@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 
-from pipeline import columns, exchange, ingest, steps
+from pipeline import columns, exchange, ingest, steps, utf8
 from pipeline.binding import stage_of
 from pipeline.errors import ContractError
 from pipeline.frame import INGESTED, Frame
@@ -90,7 +90,7 @@ def _frames(
                 raise ContractError(f"{unit.part.url}: rows that could be read before cannot be now: {raw.error}")
             frame.text = pa.nulls(raw.rows, pa.large_string())
         elif job.names["text"] in found:
-            frame.text = ingest.utf8(found[job.names["text"]])[0]
+            frame.text = utf8.decoded(found[job.names["text"]])[0]
         yield frame
 
 
@@ -103,7 +103,8 @@ def _raw(job: Job, unit: UnitWork, inputs: Sequence[str], wanted: np.ndarray) ->
         yield RawBatch(0, 0, _null_columns(job, inputs, 0))
         return
     if inputs:
-        yield from read_rows(unit.part, job.schema, inputs, None if job.names["text"] not in inputs else wanted)
+        text = job.names["text"]
+        yield from read_rows(unit.part, job.schema, inputs, wanted if text in inputs else None, text=text)
         return
     for first in range(0, unit.part.rows, NUMBER_ROWS):
         yield RawBatch(first, min(NUMBER_ROWS, unit.part.rows - first), None)

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import xxhash
 
-from pipeline import ingest, storage
+from pipeline import storage
 from pipeline.commands.target import newest, resolve
 from pipeline.corpus import is_textual, plain
 from pipeline.errors import ConfigError, nearest, setting_error
@@ -90,8 +90,7 @@ class _Inputs:
                 for batch in reader.iter_batches(ROWS_AT_ONCE, [group], [self.column], use_threads=False):
                     if left is not None and left <= 0:
                         return
-                    column = as_type(pa.chunked_array([batch.column(0)]), plain(batch.schema.field(0).type))
-                    texts = ingest.utf8(column)[0].drop_null()
+                    texts = as_type(pa.chunked_array([batch.column(0)]), pa.large_string()).drop_null()
                     if left is not None:
                         left -= _bytes(texts)
                     yield texts

@@ -255,7 +255,7 @@ def _read(corpus: Corpus, part: Slice, rows: Ints, readable: np.ndarray) -> Iter
         return
     wanted = np.zeros(part.rows, bool)
     wanted[rows] = True
-    for raw in read_rows(part, corpus.schema, corpus.schema.names, wanted):
+    for raw in read_rows(part, corpus.schema, corpus.schema.names, wanted, text=corpus.names["text"]):
         low, high = np.searchsorted(rows, [raw.first, raw.first + raw.rows])
         here = rows[low:high]
         if raw.columns is None:

@@ -82,6 +82,36 @@ def test_ids_that_a_table_library_made_floats_become_text(tmp_path):
     assert Counter(found) == Counter(["1", "2", str(2**53 + 1), "1", None, "3.5"])
 
 
+IDS = {
+    "bytes": (pa.array([b"doc-1", b"\x00\xff", None], pa.binary()), ["doc-1", "00ff", None]),
+    "fixed bytes": (pa.array([b"ab", b"\xfe\xff", None], pa.binary(2)), ["ab", "feff", None]),
+    "structs": (pa.array([{"a": 1}, {"a": None}, None]), ['{"a": 1}', '{"a": null}', None]),
+    "lists": (pa.array([["x"], [], None]), ['["x"]', "[]", None]),
+    "dates": (pa.array([dt.date(2024, 1, 2), None, None]), ["2024-01-02", None, None]),
+    "truth": (pa.array([True, False, None]), ["true", "false", None]),
+}
+
+
+@pytest.mark.parametrize("kind", IDS)
+@pytest.mark.parametrize("part", ["id", "source"])
+def test_an_id_or_a_source_of_any_type_is_text_in_reports(tmp_path, kind, part):
+    """Types that nobody would choose for a name: readable in tables and report, unchanged in what is published."""
+    column, expected = IDS[kind]
+    values = texts(3, 1)
+    put(tmp_path / "in", "a", {"text": values, part: column})
+    put(tmp_path / "in", "b", {"text": values})
+    config = harness.configure(tmp_path, harness.EXACT)
+    report = harness.run(config)
+    gone = harness.removed(report)
+    ends = {row["text"]: row[part] for row in harness.hot_rows(config)}
+    known = {text: (value, told) for text, value, told in zip(values, column.to_pylist(), expected, strict=True)}
+    for row in gone:  # one of each pair went; the other, whichever it was, tells what it was called
+        text = values[row["row"]]
+        went, stayed = (known[text][1], None) if row["shard"] == "a.parquet" else (None, known[text][1])
+        assert row[part] == went
+        assert ends[text] == (None if stayed is None else known[text][0])
+
+
 # -- S09: one column, many types -------------------------------------------------------------------------------------
 
 TEXTUAL = {
@@ -303,6 +333,25 @@ def test_whole_numbers_beside_floats_are_floats(tmp_path):
     config = harness.configure(tmp_path, harness.EXACT)
     harness.run(config)
     assert sorted(row["count"] for row in harness.hot_rows(config)) == [0.5, 3.0, 2.0**53]
+
+
+def test_strings_that_are_no_utf8_do_no_harm_in_other_columns(tmp_path):
+    """Bad bytes in an id, a source, a url or inside lists and structs are replaced: they come from careless writers."""
+    bad = pa.array([b"ok", b"caf\xe9", None], pa.binary())
+    strings = pa.Array.from_buffers(pa.string(), 3, bad.buffers(), bad.null_count)
+    lists = pa.ListArray.from_arrays([0, 2, 2, 3], strings)
+    columns = {"id": strings, "source": strings, "url": strings, "tags": lists}
+    columns["meta"] = pa.StructArray.from_arrays([strings], names=["k"])
+    values = texts(3, 1)
+    put(tmp_path / "in", "a", {"text": values, **columns})
+    put(tmp_path / "in", "b", {"text": texts(2, 2)})
+    config = harness.configure(tmp_path, harness.EXACT)
+    report = harness.run(config)
+    assert {source["name"] for source in report["sources"]} == {None, "ok", "caf\ufffd"}
+    found = {row["text"]: row for row in harness.hot_rows(config)}
+    for text, fixed, tags in zip(values, ["ok", "caf\ufffd", None], [["ok", "caf\ufffd"], [], [None]], strict=True):
+        row = found[text]
+        assert [row["id"], row["source"], row["url"], row["meta"]["k"], row["tags"]] == [fixed] * 4 + [tags]
 
 
 # -- S12: a dirty folder ---------------------------------------------------------------------------------------------
