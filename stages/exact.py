@@ -38,11 +38,10 @@ def reads(config: Exact) -> tuple[str, ...]:
 
 
 def bind_emit(config: Exact, context: Context) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
-    from stages.text.normalise import text_1
+    digest = hashed if config.normalisation == "none" else hashed_text_1
 
     def emit(batch: pa.RecordBatch) -> pa.RecordBatch:
-        text = batch.column("text")
-        digests = hashed(text_1(text) if config.normalisation == "text-1" else text, keep.scopes(config.within, batch))
+        digests = digest(batch.column("text"), keep.scopes(config.within, batch))
         first = {"key": pa.array(digests[:, 0]), "key2": pa.array(digests[:, 1]), "row": batch.column("row")}
         ids = batch.column("id").cast(pa.large_string())
         return pa.record_batch(first | {"id": ids} | keep.carried(config.keep, batch))
@@ -57,6 +56,24 @@ def hashed(texts: pa.Array, scopes: NDArray[np.uint64]) -> NDArray[np.uint64]:
     for i, scope in enumerate(scopes.tolist()):
         digests[16 * i : 16 * i + 16] = xxhash.xxh3_128_digest(view[ends[i] : ends[i + 1]], scope)
     return np.frombuffer(digests, ">u8").astype(np.uint64).reshape(-1, 2)
+
+
+def hashed_text_1(texts: pa.Array, scopes: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """`hashed` of the texts under text-1. A long one is never held normalised: it goes into its hash by pieces."""
+    from stages.text.normalise import PIECE, text_1, text_1_pieces
+
+    offsets, data = text_buffers(texts)
+    long = np.diff(offsets) > PIECE
+    if not long.any():
+        return hashed(text_1(texts), scopes)
+    digests = np.empty((len(texts), 2), np.uint64)
+    digests[~long] = hashed(text_1(texts.filter(pa.array(~long))), scopes[~long])
+    for row in np.flatnonzero(long):
+        state = xxhash.xxh3_128(seed=int(scopes[row]))
+        for piece in text_1_pieces(data[offsets[row] : offsets[row + 1]]):
+            state.update(piece.data)
+        digests[row] = np.frombuffer(state.digest(), ">u8")
+    return digests
 
 
 def reduce(config: Exact, context: Context, records: pa.Table) -> tuple[pa.RecordBatch, dict[str, int]]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Iterator
 
 import numba as nb
 import numpy as np
@@ -19,6 +20,8 @@ from stages.text.bits import HIGH, ONES, U64, load64, store64, trailing_zeros
 from stages.text.codepoints import BLANK, CLASS_SHIFT, COMPOSES, DROPPED, INVISIBLE, KIND, tables
 from stages.text.utf8 import ascii_until, decode, is_ascii
 
+PIECE = 1 << 22
+"""Bytes of a long text that are normalised at a time: as Python text they may take four times as much."""
 VISIBLE_ONLY = re.compile("[" + "".join(f"\\U{code:08x}" for code in INVISIBLE) + "]+")
 
 
@@ -29,6 +32,15 @@ def text_1(column: pa.Array | pa.ChunkedArray) -> pa.Array:
     ends = np.zeros(offsets.size, np.int64)
     _collapse(offsets, data, tables().properties, out, ends)
     return large_strings(ends, out[: ends[-1]])
+
+
+def text_1_pieces(text: Bytes) -> Iterator[Bytes]:
+    """One long text under `text-1`, piece by piece."""
+    for start, end in _pieces(text):
+        # Something visible behind a piece keeps the blank that its end may be.
+        piece = text[start:end] if end == text.size else np.append(text[start:end], np.uint8(ord("x")))
+        done = text_buffers(text_1(large_strings(np.array([0, piece.size]), piece)))[1]
+        yield done if end == text.size else done[:-1]
 
 
 def composed(column: pa.Array | pa.ChunkedArray) -> pa.Array:
@@ -46,16 +58,40 @@ def composed(column: pa.Array | pa.ChunkedArray) -> pa.Array:
 
 def _replaced(offsets: Offsets, data: Bytes, rows: np.ndarray) -> pa.Array:
     """The texts with those of `rows` composed: the only place where a text becomes a Python string."""
-    pieces, done = [], 0
+    out, done = bytearray(), 0
     sizes = np.diff(offsets)
     for row in rows:
-        start, end = offsets[row], offsets[row + 1]
-        text = VISIBLE_ONLY.sub("", data[start:end].tobytes().decode())
-        piece = unicodedata.normalize("NFC", text).encode()
-        pieces += [data[offsets[done] : start], np.frombuffer(piece, np.uint8)]
-        sizes[row], done = len(piece), row + 1
-    pieces.append(data[offsets[done] : offsets[-1]])
-    return large_strings(np.concatenate([[0], np.cumsum(sizes)]), np.concatenate(pieces))
+        out += data[offsets[done] : offsets[row]].data
+        begin, text = len(out), data[offsets[row] : offsets[row + 1]]
+        for start, end in _pieces(text):
+            visible = VISIBLE_ONLY.sub("", text[start:end].tobytes().decode())
+            out += unicodedata.normalize("NFC", visible).encode()
+        sizes[row], done = len(out) - begin, row + 1
+    out += data[offsets[done] : offsets[-1]].data
+    return large_strings(np.concatenate([[0], np.cumsum(sizes)]), np.frombuffer(out, np.uint8))
+
+
+def _pieces(text: Bytes) -> Iterator[tuple[int, int]]:
+    """(start, end) of the pieces of a text that can be normalised one by one."""
+    start = 0
+    while start < text.size:
+        end = int(_may_be_cut(text, start + PIECE, tables().properties)) if text.size - start > PIECE else text.size
+        yield start, end
+        start = end
+
+
+@nb.njit(nogil=True, cache=True)
+def _may_be_cut(text, at, properties):
+    """The first position from `at` on where what follows is visible and joins to nothing before; or the end."""
+    while at < text.size and text[at] & 0xC0 == 0x80:
+        at += 1
+    while at < text.size:
+        code, after = decode(text, at)
+        p = np.int64(properties[code])
+        if p & KIND not in (BLANK, DROPPED) and p & COMPOSES == 0 and p >> CLASS_SHIFT == 0:
+            break
+        at = after
+    return at
 
 
 @nb.njit(nogil=True, cache=True)

@@ -5,20 +5,23 @@ from __future__ import annotations
 import numba as nb
 import numpy as np
 
-from stages.text.bits import P3, U64, mix
+from stages.text.bits import P3, U32, U64, mix
 from stages.text.words import block_end, fold, hash_words
 
 TOKENS = 4096
 """Word hashes held at a time."""
 ROOM = 1 << 14
 """Shingles that a document starts with room for; beyond, repeated ones are dropped before more room is made."""
+EMPTY, LARGEST = U32(0xFFFFFFFF), U32(0xFFFFFFFE)
+"""A bin without a value, and the largest value."""
 
 
 @nb.njit(nogil=True, cache=True)
-def shingles_of(text, ngram, tables, low, out):
+def shingles_of(text, ngram, tables, low, out, least):
     """The shingles of a text in out[:count], in no order and perhaps repeated: (count, out, low), the arrays grown.
 
-    Memory follows the longest run without a blank and the number of distinct shingles, not the size of the text.
+    Memory follows the longest run without a blank and the number of distinct shingles, not the size of the text. With
+    bins in `least` it does not follow that number either: shingles for which there is no room go into those.
     """
     tokens = np.empty(TOKENS + ngram, np.uint64)
     lead = U64(1)
@@ -37,7 +40,7 @@ def shingles_of(text, ngram, tables, low, out):
             full = have == tokens.size
             if have >= ngram:
                 if count + have > out.size:
-                    count, out = _make_room(count, out, have)
+                    count, out = _make_room(count, out, have, least)
                 count = _windows(tokens, have, ngram, lead, out, count)
                 tokens[: ngram - 1] = tokens[have - ngram + 1 : have]
                 have = ngram - 1
@@ -72,13 +75,25 @@ def _windows(tokens, have, ngram, lead, out, count):
 
 
 @nb.njit(nogil=True, cache=True)
-def _make_room(count, out, need):
+def _make_room(count, out, need, least):
     count = sort_unique(out, count)
     if count + need > out.size // 2:
+        if least.size:
+            lower(least, out[:count])
+            return 0, out
         bigger = np.empty(2 * (out.size + need), np.uint64)
         bigger[:count] = out[:count]
         out = bigger
     return count, out
+
+
+@nb.njit(nogil=True, cache=True)
+def lower(least, shingles):
+    """Throw each shingle into one of the bins, which keep the least value: `EMPTY` until there is one."""
+    k = U64(least.size)
+    for s in shingles:
+        bin_ = np.int64(((s >> U64(32)) * k) >> U64(32))
+        least[bin_] = min(least[bin_], LARGEST, U32(s))
 
 
 @nb.njit(nogil=True, cache=True)
@@ -118,11 +133,11 @@ def shingle_sets(offsets, data, rows, ngram, tables):
     ends = np.zeros(rows.size + 1, np.int64)
     sets = np.empty(1 << 16, np.uint64)
     low = np.empty(0, np.uint8)
-    out = np.empty(ROOM, np.uint64)
+    out, no_bins = np.empty(ROOM, np.uint64), np.empty(0, np.uint32)
     at = 0
     for i in range(rows.size):
         text = data[offsets[rows[i]] : offsets[rows[i] + 1]]
-        count, out, low = shingles_of(text, ngram, tables, low, out)
+        count, out, low = shingles_of(text, ngram, tables, low, out, no_bins)
         count = sort_unique(out, count)
         if at + count > sets.size:
             bigger = np.empty(2 * (at + count), np.uint64)

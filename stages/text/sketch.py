@@ -10,10 +10,7 @@ import numba as nb
 import numpy as np
 
 from stages.text.bits import P1, P2, U32, U64, mix
-from stages.text.shingles import ROOM, shingles_of
-
-EMPTY = U32(0xFFFFFFFF)
-LARGEST = U32(0xFFFFFFFE)
+from stages.text.shingles import EMPTY, LARGEST, ROOM, lower, shingles_of
 
 
 @nb.njit(nogil=True, cache=True)
@@ -23,15 +20,22 @@ def sketch(shingles, out):
     Round 0 throws each shingle into one of k bins and keeps the least value of each. Bins still empty are filled by
     further throws of all shingles; the last k rounds throw everything into one given bin, so that none stays empty.
     """
-    k = U64(out.size)
     out[:] = EMPTY
-    done = np.zeros(out.size, np.bool_)
+    lower(out, shingles)
+    _fill(shingles, out)
+
+
+@nb.njit(nogil=True, cache=True)
+def _fill(shingles, out):
+    """The rounds after the first, for bins that are still empty."""
+    k = U64(out.size)
+    done = out != EMPTY
     fresh = np.empty(out.size, np.int64)
-    left, turn = out.size, 0
+    left, turn = out.size - np.count_nonzero(done), 1
     while left > 0:
         found = 0
         for s in shingles:
-            h = mix(s + U64(turn) * P1) if turn else s
+            h = mix(s + U64(turn) * P1)
             bin_ = np.int64(((h >> U64(32)) * k) >> U64(32)) if turn < out.size else turn - out.size
             if not done[bin_]:
                 if out[bin_] == EMPTY:
@@ -54,10 +58,17 @@ def band_keys(offsets, data, scopes, ngram, bands, rows, tables, keys, owners):
     values = np.empty(bands * rows, np.uint32)
     at = 0
     for row in range(offsets.size - 1):
-        count, shingles, low = shingles_of(data[offsets[row] : offsets[row + 1]], ngram, tables, low, shingles)
-        if count == 0:
+        text = data[offsets[row] : offsets[row + 1]]
+        values[:] = EMPTY
+        count, shingles, low = shingles_of(text, ngram, tables, low, shingles, values)
+        at_hand = np.all(values == EMPTY)
+        if at_hand and count == 0:
             continue
-        sketch(shingles[:count], values)
+        lower(values, shingles[:count])
+        if np.any(values == EMPTY):
+            if not at_hand:  # hardly ever: shingles for which there was no room are many times the bins
+                count, shingles, low = shingles_of(text, ngram, tables, low, shingles, values[:0])
+            _fill(shingles[:count], values)
         for band in range(bands):
             h = mix(scopes[row] + U64(band + 1) * P1)
             for value in values[band * rows : (band + 1) * rows]:

@@ -5,7 +5,9 @@ import pyarrow as pa
 import pytest
 
 from pipeline.errors import ConfigError
+from stages import exact
 from stages.exact import STAGE, Exact, report
+from stages.text.normalise import text_1
 from tests.stages.text.phases import address, corpus, drive
 
 PARAGRAPH = "La ville de Genève, à l'extrémité du Léman, compte près de deux cent mille âmes. " * 3
@@ -119,3 +121,12 @@ def test_an_unreadable_keep_rule_is_a_config_error():
     """A keep rule without a column says what is wrong before any work."""
     with pytest.raises(ConfigError, match="keep"):
         Exact(keep=(" desc",))
+
+
+def test_a_long_text_has_the_hash_of_its_normalised_form(monkeypatch):
+    """Texts hashed by pieces and at once have one hash, whatever their scope and their company."""
+    monkeypatch.setattr("stages.text.normalise.PIECE", 50)
+    texts = pa.array(["  a\u00a0b ", "Cafe\u0301 \u200b" * 40, None, "x" * 70, " \n" * 60, "\ufeffe" + "\u0301" * 99])
+    scopes = np.arange(len(texts), dtype=np.uint64)
+    expected = exact.hashed(text_1(texts), scopes)
+    assert (exact.hashed_text_1(texts.cast(pa.large_string()), scopes) == expected).all()

@@ -2,11 +2,14 @@ import re
 import unicodedata
 
 import pyarrow as pa
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from stages.text import normalise
+from stages.text.arrow import text_buffers
 from stages.text.codepoints import BLANKS, INVISIBLE
-from stages.text.normalise import composed, text_1
+from stages.text.normalise import composed, text_1, text_1_pieces
 
 ALPHABET = (
     "ab Z\t\n\r\x00\x07\x1f.é\u0301\u0327\u0323\u00ad\u200b\u200d\ufeff\u00a0\u3000\u2028e"
@@ -26,6 +29,19 @@ def oracle(text):
 def test_text_1_is_its_definition(texts):
     """Drop what is invisible, compose, make every run of blanks one, trim: as Python would do it, for any text."""
     assert text_1(pa.array(texts, pa.large_string())).to_pylist() == [oracle(text) for text in texts]
+
+
+@settings(deadline=None, derandomize=True)
+@given(st.text(st.sampled_from(ALPHABET), max_size=200), st.integers(1, 30))
+def test_a_long_text_may_be_normalised_in_pieces(text, size):
+    """Pieces of any size join to what the whole text gives, and composing in pieces is composing."""
+    column = pa.array([text, "e\u0301"], pa.large_string())
+    offsets, data = text_buffers(column)
+    whole, nfc = text_1(column)[0].as_py(), composed(column)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(normalise, "PIECE", size)
+        assert b"".join(map(bytes, text_1_pieces(data[: offsets[1]]))).decode() == whole
+        assert composed(column).equals(nfc)
 
 
 @settings(deadline=None, derandomize=True)

@@ -41,7 +41,8 @@ def test_a_document_of_a_million_shingles():
     (found,) = sets([text])
     assert len(found) == 1_000_000
     data = np.frombuffer(("word " * 1_000_000).encode(), np.uint8)
-    count, out, low = shingles_of(data, 5, tables(), np.empty(0, np.uint8), np.empty(ROOM, np.uint64))
+    room, no_bins = np.empty(ROOM, np.uint64), np.empty(0, np.uint32)
+    count, out, low = shingles_of(data, 5, tables(), np.empty(0, np.uint8), room, no_bins)
     assert len(set(out[:count].tolist())) == 1
     assert out.size == ROOM
     assert low.size < 10_000

@@ -4,7 +4,7 @@ import pytest
 from datasketch import MinHash
 
 from stages.text.arrow import text_buffers
-from stages.text.bits import mix
+from stages.text.bits import P1, P2, mix
 from stages.text.codepoints import tables
 from stages.text.shingles import shingle_sets
 from stages.text.sketch import band_keys, sketch
@@ -96,3 +96,25 @@ def test_mix_loses_nothing():
     offsets, data = text_buffers(pa.array([" ".join(map(str, range(5000)))], pa.large_string()))
     _, found = shingle_sets(offsets, data, np.array([0]), 1, tables())
     assert len({int(mix(value)) for value in found}) == 5000
+
+
+@pytest.mark.parametrize("distinct", [30, 3_000, 40_000])
+@pytest.mark.parametrize("bands", [28, 900])
+def test_a_long_text_has_the_sketch_of_its_set(distinct, bands):
+    """Shingles that went into their bins as they came give the keys of all together, in any number of bins."""
+    rng = np.random.default_rng(distinct)
+    text = " ".join(f"w{i}" for i in [*range(distinct), *rng.integers(0, distinct, 60_000)])
+    (found,) = keys([text], [7], ngram=1, bands=bands)
+    offsets, data = text_buffers(pa.array([text], pa.large_string()))
+    _, members = shingle_sets(offsets, data, np.array([0]), 1, tables())
+    values = sketched(members, bands * 9).reshape(bands, 9)
+    assert found == {band_key(7, band, part) for band, part in enumerate(values)}
+
+
+def band_key(scope, band, values):
+    """The key of a band, by its definition."""
+    with np.errstate(over="ignore"):
+        h = mix(np.uint64(scope) + np.uint64(band + 1) * P1)
+        for value in values:
+            h = mix(h ^ np.uint64(value)) + P2
+    return int(h | np.uint64(1))
