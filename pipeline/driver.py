@@ -6,6 +6,7 @@ The driver holds nothing per row and nothing that the ledger lacks: it can be ki
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -29,6 +30,8 @@ Notify = Callable[[str, Mapping[str, Any]], None]
     published  path, new: the manifest is written, or was there already
     note       text: something that takes time
 """
+TOGETHER, BACK_OFF_S = 2, 0.5
+"""Rounds in which lost tasks run beside others, and seconds before the first retry; they double."""
 PART_OF_MEMORY = 16
 """Raw bytes of a partition are a sixteenth of a worker's memory: a join holds about four times as much, beside the
 runtime's own 300 MB (measured)."""
@@ -228,23 +231,34 @@ class Driver:
         failed: list[Outcome] = []
         total = {"tasks": len(tasks), "rows": sum(t.rows for t in tasks), "bytes": sum(t.bytes for t in tasks)}
         self.notify("start", total)
-        while waiting:
-            by_id = {task.id: task for task in waiting}
-            waiting = []
-            for outcome in self.execute(self.job, list(by_id.values())):
-                self._record(outcome)
-                task = by_id[outcome.task]
-                again = outcome.error and outcome.transient and task.attempt + 1 < last
-                self.notify("task", {"outcome": outcome, "task": task, "again": bool(again)})
-                if again:
-                    waiting.append(replace(task, attempt=task.attempt + 1))
-                elif outcome.error in BY_NAME:
-                    raise BY_NAME[outcome.error](outcome.message)
-                elif outcome.error:
-                    failed.append(outcome)
+        for tries in range(self.config.run.max_attempts):
+            # A first loss may be a neighbour's fault. What fails again runs alone and slice by slice, so that what is
+            # too large for a worker is found and named.
+            rounds = [waiting] if tries < TOGETHER else [[task] for task in plan.single_units(waiting)]
+            waiting = [task for some in rounds if some for task in self._round(some, last, failed)]
+            if not waiting:
+                break
+            time.sleep(BACK_OFF_S * 2**tries)
         self.ledger.flush()
         if failed:
             raise WorkError(_summary(failed))
+
+    def _round(self, tasks: Sequence[Task], last: int, failed: list[Outcome]) -> list[Task]:
+        """Run tasks once; returns those to be tried again, and adds to `failed` what has ended for good."""
+        by_id = {task.id: task for task in tasks}
+        waiting = []
+        for outcome in self.execute(self.job, list(tasks)):
+            self._record(outcome)
+            task = by_id[outcome.task]
+            again = bool(outcome.error) and outcome.transient and task.attempt + 1 < last
+            self.notify("task", {"outcome": outcome, "task": task, "again": again})
+            if again:
+                waiting.append(replace(task, attempt=task.attempt + 1))
+            elif outcome.error in BY_NAME:
+                raise BY_NAME[outcome.error](outcome.message)
+            elif outcome.error:
+                failed.append(outcome)
+        return waiting
 
     def _record(self, outcome: Outcome) -> None:
         self.ledger.add(outcome)

@@ -8,7 +8,7 @@ A map phase also has a score key, which holds only what its measures depend on.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from pipeline import account, ingest, split
@@ -330,6 +330,16 @@ def slice_tasks(units: Sequence[tuple[UnitWork, int]], workers: int, most: int) 
         held.append(unit)
         size += weight
     return [*tasks, _task(held, size)] if held else tasks
+
+
+def single_units(tasks: Sequence[Task]) -> list[Task]:
+    """The same work with one slice a task."""
+    found = []
+    for task in tasks:
+        units = task.work.units if isinstance(task.work, SliceWork) else ()
+        parted = [replace(_task([unit], unit.part.bytes), attempt=task.attempt) for unit in units]
+        found += parted if len(parted) > 1 else [task]
+    return found
 
 
 def _task(units: Sequence[UnitWork], size: int) -> Task:

@@ -59,7 +59,8 @@ class Context:
     files: Mapping[str, Path] = field(default_factory=dict)
     """Local, checksummed copies of the files that `files(config)` named."""
     facts: Any = None
-    """What the stage's own `settle` returned: a JSON value, or bytes. None before that and for other forms."""
+    """What the stage's own `settle` returned: bytes for a stage with `bind`, a JSON value for one without. None before
+    that and for other forms."""
     seed: int = 0
     """`run.seed`."""
     sources: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -107,7 +108,8 @@ class SettleStage:
 
     `measure(config, context)` returns `count(batch of measure_reads) -> table`: `count_keys` columns, then int64 count
     columns. The engine adds the tables up (any order, exactly). `settle(config, context, table) -> facts` runs once on
-    the sum, sorted by `count_keys`. From there on the stage is a map stage whose context carries `facts`.
+    the sum, sorted by `count_keys`. From there on the stage is a map stage whose context carries `facts`: bytes if it has
+    a `bind`, else a JSON value.
     With `basis="global"` the rows measured are those alive after the last global stage before this one (after ingest if
     none): what other stages remove in between neither enters the counts nor invalidates them.
     `measure_settings` are the config fields that measure and settle depend on (None = all but `decide_settings`).
