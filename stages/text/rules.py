@@ -1,7 +1,8 @@
 """The measures of the rule sets gopher_quality, gopher_repetition and fineweb, for a batch of texts in one kernel.
 
-They are datatrove's (0.10.1) in every definition but two: words are those of `rules_words`, and an n-gram is its words
-one by one, where datatrove's duplicate n-grams compare the letters run together.
+They are datatrove's (0.10.1) in every definition but three: words are those of `rules_words`; an n-gram is its words
+one by one, where datatrove's duplicate n-grams compare the letters run together; and of a text of more than
+2,097,152 words, stop words and n-grams are looked for in the first so many.
 """
 
 from __future__ import annotations
@@ -39,10 +40,11 @@ def _measure(offsets, data, kinds, short, stop_keys, out):
     room = 1
     while room < 2 * longest + 512:
         room *= 2
+    held = min(longest, words.WINDOW)
     # No page of these is touched beyond what a text needs, so one huge text does not make the others pay.
     slots, keys = np.empty(room, np.int32), np.empty(longest + 256, np.uint64)
-    ids, reach = np.empty(longest + 2, np.int32), np.empty(longest + 2, np.int32)
-    places, counts = np.empty(longest + 2, np.int32), np.empty(longest + 256, np.int32)
+    ids, reach = np.empty(held + 2, np.int32), np.empty(held + 2, np.int32)
+    places, counts = np.empty(longest + 2, np.int32), np.empty(held + 256, np.int32)
     word, line = np.empty(words.TALLIES, np.int64), np.empty(lines.LINE_TALLIES, np.int64)
     top, duplicate = np.empty(len(TOP_SIZES), np.int64), np.empty(len(DUPLICATE_SIZES), np.int64)
     for row in range(len(offsets) - 1):
@@ -54,7 +56,10 @@ def _measure(offsets, data, kinds, short, stop_keys, out):
         stops = 0
         for key in stop_keys:
             stops += is_known(key, slots, shift, keys)
-        repeated(ids, word[words.WORDS], distinct, reach, slots, keys, places, counts, top, duplicate)
+        window = min(word[words.WORDS], words.WINDOW)
+        ends = word[words.WINDOW_END]
+        chars = line[lines.CHARS] if ends == stop else lines.code_points(data, start, ends)
+        repeated(ids, window, distinct, reach, slots, keys, places, counts, top, duplicate)
         out[0, row] = word[words.REAL]
         out[1, row] = word[words.REAL_CHARS] / word[words.REAL] if word[words.REAL] else np.nan
         out[2, row] = _share(line[lines.HASHES], word[words.WORDS])
@@ -68,9 +73,9 @@ def _measure(offsets, data, kinds, short, stop_keys, out):
         out[10, row] = _share(line[lines.PARAGRAPH_COPIES], line[lines.PARAGRAPHS])
         out[11, row] = _share(line[lines.PARAGRAPH_COPY_CHARS], line[lines.CHARS])
         for i in range(len(top)):
-            out[12 + i, row] = top[i] / line[lines.CHARS]
+            out[12 + i, row] = top[i] / chars
         for i in range(len(duplicate)):
-            out[15 + i, row] = duplicate[i] / line[lines.CHARS]
+            out[15 + i, row] = duplicate[i] / chars
         out[21, row] = _share(line[lines.TERMINAL_LINES], line[lines.NONBLANK])
         out[22, row] = _share(line[lines.SHORT_LINES], line[lines.NONBLANK])
         out[23, row] = _share(line[lines.NONBLANK_COPY_CHARS], line[lines.CHARS] - line[lines.NEWLINES])

@@ -6,9 +6,11 @@ import numpy as np
 from numba import njit
 
 from stages.text.rules_chars import BLANK, TERMINAL, before, code_at, kind_at
-from stages.text.rules_numbering import MIX, cleared, intern
+from stages.text.rules_numbering import MIX, cleared, grown, intern
 
 NEWLINE = np.uint8(10)
+FEW = 1 << 16
+"""Lines that a table has room for at first: of many most may be the same."""
 
 (
     CHARS, NEWLINES, HASHES, ELLIPSES, PIECES, COPIES, COPY_CHARS, PARAGRAPHS, PARAGRAPH_COPIES, PARAGRAPH_COPY_CHARS,
@@ -104,7 +106,7 @@ def _line_end(data, at, stop):
 
 @njit(cache=True, nogil=True)
 def _lines(data, kinds, start, stop, short, slots, keys, tally):
-    shift, distinct = cleared(slots, tally[NEWLINES] + 1), 1
+    shift, distinct = cleared(slots, min(tally[NEWLINES] + 1, FEW)), 1
     pieces, copies, copy_chars, nonblank, terminal, shorts, nonblank_copy_chars = 0, 0, 0, 0, 0, 0, 0
     if data[start] == NEWLINE:
         pieces += 1
@@ -120,7 +122,9 @@ def _lines(data, kinds, start, stop, short, slots, keys, tally):
             number = intern(bytes_key(data, line, at), slots, shift, keys, distinct)
             chars = code_points(data, line, at)
             again = number != distinct
-            distinct += not again
+            if not again:
+                distinct += 1
+                shift = grown(slots, shift, keys, distinct)
             copies += again
             copy_chars += chars * again
             if not _is_blank(data, kinds, line, at):
@@ -136,7 +140,7 @@ def _lines(data, kinds, start, stop, short, slots, keys, tally):
 
 @njit(cache=True, nogil=True)
 def _paragraphs(data, start, stop, slots, keys, tally):
-    shift, distinct = cleared(slots, tally[NEWLINES] // 2 + 1), 1
+    shift, distinct = cleared(slots, min(tally[NEWLINES] // 2 + 1, FEW)), 1
     paragraphs, copies, copy_chars = 0, 0, 0
     at = start
     while at < stop:
@@ -148,6 +152,7 @@ def _paragraphs(data, start, stop, slots, keys, tally):
         number = intern(bytes_key(data, paragraph, at), slots, shift, keys, distinct)
         if number == distinct:
             distinct += 1
+            shift = grown(slots, shift, keys, distinct)
         else:
             copies += 1
             copy_chars += code_points(data, paragraph, at)

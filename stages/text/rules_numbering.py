@@ -41,6 +41,19 @@ def intern(key, slots, shift, keys, fresh):
 
 
 @njit(cache=True, nogil=True)
+def grown(slots, shift, keys, fresh):
+    """Doubles a table that the numbers under `fresh` fill by more than half; returns the shift for `intern`."""
+    bits = np.uint64(64) - shift
+    if np.uint64(2 * fresh) <= np.uint64(1) << bits:
+        return shift
+    slots[: np.int64(2) << bits] = 0
+    shift -= np.uint64(1)
+    for number in range(1, fresh):
+        intern(keys[number], slots, shift, keys, number)
+    return shift
+
+
+@njit(cache=True, nogil=True)
 def is_known(key, slots, shift, keys):
     mask = (np.uint64(1) << (np.uint64(64) - shift)) - np.uint64(1)
     slot = _first_slot(key, shift)

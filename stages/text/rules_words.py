@@ -21,11 +21,14 @@ from stages.text.rules_chars import ALONE, BLANK, BREAK, CLOSES, INNER, JOINS, L
 from stages.text.rules_numbering import MIX, cleared, intern
 from stages.text.rules_runs import split_run
 
+WINDOW = 1 << 21
+"""Words that are numbered: twenty times the most that gopher_quality lets pass. Each takes 32 bytes of memory."""
 PLAIN_STOPS = BLANK | OPENS | CLOSES | ALONE | INNER
 
-WORDS, REAL, REAL_CHARS, ALPHABETIC, LINES, BULLET_LINES, ELLIPSIS_LINES, TALLIES = range(8)
+WORDS, REAL, REAL_CHARS, ALPHABETIC, LINES, BULLET_LINES, ELLIPSIS_LINES, WINDOW_END, TALLIES = range(9)
 """What `segment` counts: all words; those that are not symbols only, and their code points; those with a letter;
-lines as `str.splitlines` cuts them, those that start with a bullet, those that end in an ellipsis."""
+lines as `str.splitlines` cuts them, those that start with a bullet, those that end in an ellipsis; and the byte at
+which the first WINDOW words end."""
 
 
 @njit(cache=True, nogil=True)
@@ -83,16 +86,16 @@ def _is_ellipsis(data, at, stop):
 @njit(cache=True, nogil=True)
 def segment(data, kinds, start, stop, slots, keys, ids, reach, ends, tally):
     """Cuts data[start:stop) into words: `ids` numbers them (equal words, equal numbers, from 1 in order of their first
-    use), `reach[i]` is the code points in the words before word i, `keys[number]` the hash of a word. Fills `tally`.
-    Returns the shift of the table in `slots` and one more than the highest number.
+    use), `reach[i]` is the code points in the words before word i, `keys[number]` the hash of a word: all three for the
+    first WINDOW words. Fills `tally`. Returns the shift of the table in `slots` and one more than the highest number.
 
-    Scratch for a text of n bytes: `slots` 2^k >= n + 512, all others n + 2.
+    Scratch for a text of n bytes: `slots` 2^k >= n + 512, `ends` n + 2, all others that or WINDOW + 2.
     """
-    shift = cleared(slots, (stop - start) // 4 + 128)
+    shift = cleared(slots, min((stop - start) // 4 + 128, WINDOW))
     tally[:] = 0
     words, distinct, reached = 0, 1, np.int64(0)
     real, real_chars, alphabetic = 0, np.int64(0), 0
-    at, line, edge, fresh = start, start, start, True
+    at, line, edge, window_end, fresh = start, start, start, start, True
     reach[0] = 0
     while at < stop:
         word, after, kind = at, at, np.int64(0)
@@ -128,11 +131,12 @@ def segment(data, kinds, start, stop, slots, keys, ids, reach, ends, tally):
             if not plain:
                 key, chars, some, every = about(data, kinds, word, ends[i])
                 word = ends[i]
-            number = intern(key, slots, shift, keys, distinct)
-            distinct += number == distinct
-            ids[words] = number
-            words, reached = words + 1, reached + chars
-            reach[words] = reached
+            if words < WINDOW:
+                number = intern(key, slots, shift, keys, distinct)
+                distinct += number == distinct
+                reached += chars
+                ids[words], reach[words + 1], window_end = number, reached, ends[i] if not plain else at
+            words += 1
             if not every & SYMBOL:
                 real, real_chars = real + 1, real_chars + chars
             alphabetic += some & LETTER != 0
@@ -140,4 +144,5 @@ def segment(data, kinds, start, stop, slots, keys, ids, reach, ends, tally):
         tally[LINES] += 1
         tally[ELLIPSIS_LINES] += _is_ellipsis(data, line, edge)
     tally[WORDS], tally[REAL], tally[REAL_CHARS], tally[ALPHABETIC] = words, real, real_chars, alphabetic
+    tally[WINDOW_END] = stop if words <= WINDOW else window_end
     return shift, distinct

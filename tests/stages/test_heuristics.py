@@ -143,6 +143,27 @@ def test_huge_texts_of_one_kind_are_measured(text, words, duplicate):
     assert measured([text]).to_pylist()[0]["duplicate_10_gram_chars"] == pytest.approx(duplicate, abs=1e-3)
 
 
+def test_stop_words_and_copies_are_looked_for_in_the_first_words_of_a_giant():
+    """Behind 2,097,152 words only totals are counted, so that one text cannot take a worker's memory."""
+    window = "to be or not to be " * (rules_words.WINDOW // 6) + "question here"
+    assert len(window.split()) == rules_words.WINDOW
+    first, whole, plain = measured([window, f"{window} {'the of 7 ' * 50_000}", "to be or not"]).to_pylist()
+    limited = {name for name in first if name.startswith(("top_", "duplicate_")) and "gram" in name} | {"stop_words"}
+    assert {name for name in limited if first[name] != whole[name]} == set()
+    assert first["stop_words"] == 2
+    assert (first["words"], whole["words"]) == (rules_words.WINDOW, rules_words.WINDOW + 150_000)
+    assert whole["alphabetic_words"] < first["alphabetic_words"] == 1
+    assert plain == measured(["to be or not"]).to_pylist()[0]
+
+
+@pytest.mark.parametrize("distinct", [10, 70_000, 300_000])
+def test_lines_are_numbered_however_many_there_are(distinct):
+    """Copies of lines and paragraphs are counted exactly also where their tables have to grow."""
+    lines = [f"line {i % distinct}" for i in range(distinct + 40_000)]
+    (row,) = measured(["\n\n".join(lines)]).to_pylist()
+    assert row["duplicate_lines"] == row["duplicate_paragraphs"] == pytest.approx(40_000 / len(lines))
+
+
 def good_text():
     return next(golden["text"] for golden in GOLDEN if golden["name"] == "prose")
 
