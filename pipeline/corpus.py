@@ -197,22 +197,31 @@ def unify(
     rounds integers beyond 2^53), structs merge by field. An id that differs in type becomes text. The text is
     large_string, whatever it came as. Anything else raises ConfigError with both files.
     """
-    fields: dict[str, tuple[pa.DataType, str]] = {}
+    found: dict[str, dict[pa.DataType, str]] = {}
     for url, schema in schemas:
         for item in schema:
-            new = pa.large_string() if item.name == text_column else plain(item.type)
-            old, where = fields.get(item.name, (pa.null(), url))
-            try:
-                merged = _merge_ids(old, new) if item.name == id_column else _merge(old, new)
-            except TypeError:
-                if item.name != id_column or pa.types.is_nested(old) or pa.types.is_nested(new):
-                    raise ConfigError(
-                        f"input column {item.name!r}: {old} in {where} but {new} in {url}; one column has one type; "
-                        "convert one of the files, or leave it out of input.paths"
-                    ) from None
-                merged = pa.large_string()
-            fields[item.name] = (merged, url if pa.types.is_null(old) else where)
-    return pa.schema([(name, fields[name][0]) for name in sorted(fields)])
+            kind = pa.large_string() if item.name == text_column else plain(item.type)
+            found.setdefault(item.name, {}).setdefault(kind, url)
+    return pa.schema([(name, _one_type(name, found[name], is_id=name == id_column)) for name in sorted(found)])
+
+
+def _one_type(name: str, found: Mapping[pa.DataType, str], *, is_id: bool) -> pa.DataType:
+    """The one type for the column `name`, of which `found` has all types, each with a file that has it."""
+    merged, where = pa.null(), ""
+    # In the order of their names, so that no order of files matters, and floats are met before the integers that no
+    # integer type holds together.
+    for kind in sorted(found, key=str):
+        try:
+            both = _merge_ids(merged, kind) if is_id else _merge(merged, kind)
+        except TypeError:
+            if not is_id or pa.types.is_nested(merged) or pa.types.is_nested(kind):
+                raise ConfigError(
+                    f"input column {name!r}: {merged} in {where} but {kind} in {found[kind]}; one column has one type; "
+                    "convert one of the files, or leave it out of input.paths"
+                ) from None
+            both = pa.large_string()
+        merged, where = both, found[kind] if pa.types.is_null(merged) else where
+    return merged
 
 
 def plain(kind: pa.DataType) -> pa.DataType:

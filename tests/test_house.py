@@ -62,7 +62,7 @@ TESTED_BY = {
     "tests/pipeline/commands/test_explain.py": "pipeline/commands/target",
     "tests/pipeline/test_cli.py": "pipeline/commands/shown",
     "tests/contract/test_executors.py": "pipeline/executors/local pipeline/executors/ray pipeline/worker pipeline/job",
-    "tests/contract/test_stages.py": "pipeline/stage pipeline/exchange",
+    "tests/contract/test_stages.py": "pipeline/stage",
     "tests/stages/test_quality.py": "stages/text/classifier stages/text/flatten stages/text/sample",
     "tests/stages/text/test_resolve.py": "stages/text/greedy",
     "tests/stages/text/test_ngram_model.py": "stages/text/ngram",
@@ -72,9 +72,8 @@ TESTED_BY = {
         "stages/text/rules_numbering stages/text/rules_runs stages/text/rules_words"
     ),
     "tests/e2e": (
-        "pipeline/errors pipeline/types pipeline/keys pipeline/account pipeline/binding pipeline/columns "
-        "pipeline/corpus pipeline/cuts pipeline/driver pipeline/examples pipeline/frame pipeline/ingest "
-        "pipeline/listing pipeline/opened pipeline/parts pipeline/plan pipeline/publish pipeline/reading "
+        "pipeline/errors pipeline/types pipeline/keys pipeline/account pipeline/binding pipeline/cuts pipeline/driver "
+        "pipeline/examples pipeline/listing pipeline/opened pipeline/parts pipeline/plan pipeline/publish "
         "pipeline/results pipeline/run pipeline/slices pipeline/split pipeline/steps"
     ),
 }
