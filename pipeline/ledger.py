@@ -3,7 +3,7 @@
 `ledger/000000000001.jsonl` and so on: JSON lines, each file published whole by one exclusive create, an empty one as a
 sign of life. Kinds of record, with a `time` each:
 
-    start    driver, host, pid, pid_started, version, config_fingerprint: a driver took the run over
+    start    schema, driver, host, pid, pid_started, and the facts of `pipeline.run.start_facts`: a driver took over
     done     task, attempt, cells with their outputs and facts, seconds, peak_rss, io, pool, host, device
     failed   task, attempt, cells, error, message, transient, lost, seconds, pool, host
     stop     driver: it ended in order
@@ -163,7 +163,7 @@ class Ledger:
     ) -> Ledger:  # fmt: skip
         """Take the run over: at once if its last driver said stop or is a dead process of this host; else wait.
 
-        `facts` go into the start record: version, config_fingerprint. Raises BusyError (exit 4) when a new file shows
+        `facts` go into the start record. Raises BusyError (exit 4) when a new file shows
         within `patience` seconds that the last driver lives, or when another one takes over at the same time.
         """
         state = read(store)

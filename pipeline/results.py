@@ -73,7 +73,7 @@ def counts(driver: Driver) -> pa.Table:
 
 
 def document(records: Records, published: Published | None = None, *, complete: bool = True) -> dict[str, Any]:
-    """The report document of SPEC `corpusmill.report/1`."""
+    """The report document, `corpusmill.report/1`."""
     opened, driver, config = records.opened, records.driver, records.opened.config
     bad = opened.corpus.bad
     undecodable = _docs(records.counts, "quarantined", "undecodable")
@@ -274,7 +274,7 @@ def _failures(records: Records) -> list[dict[str, Any]]:
 
 
 def check_tables(found: Mapping[str, Any], published: Published) -> None:
-    """Identity (vi): the removed table has one row a removed document."""
+    """Identity vi of `report.identities`: the removed table has one row a removed document."""
     rows = sum(output.rows for output in published.tables["removed"])
     if rows != found["totals"]["removed"]["docs"]:
         raise ContractError(

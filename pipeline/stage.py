@@ -108,8 +108,8 @@ class SettleStage:
 
     `measure(config, context)` returns `count(batch of measure_reads) -> table`: `count_keys` columns, then int64 count
     columns. The engine adds the tables up (any order, exactly). `settle(config, context, table) -> facts` runs once on
-    the sum, sorted by `count_keys`. From there on the stage is a map stage whose context carries `facts`: bytes if it has
-    a `bind`, else a JSON value.
+    the sum, sorted by `count_keys`. From there on the stage is a map stage whose context carries `facts`: bytes if it
+    has a `bind`, else a JSON value.
     With `basis="global"` the rows measured are those alive after the last global stage before this one (after ingest if
     none): what other stages remove in between neither enters the counts nor invalidates them.
     `measure_settings` are the config fields that measure and settle depend on (None = all but `decide_settings`).

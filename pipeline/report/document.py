@@ -26,6 +26,14 @@ EXACT_REASON = "exact_duplicate"
 _NAMED = 5
 """Sources that a guard's message names."""
 
+_EXEMPT_FIELDS = {"compute", "money", "failures", "warnings", "predictions"}
+_EXEMPT_KEYS = {
+    "run": ("run_id", "started", "ended", "attempts_of_run", "executor", "devices", "paths"),
+    "stages": ("seconds", "cells_computed", "cells_reused", "warnings"),
+    "tiers": ("copied_bytes", "retrieved_bytes", "deleted_bytes"),
+}
+"""What may differ between two reports of one result: whole fields, and keys of the entries of others."""
+
 Record = Mapping[str, Any]
 
 
@@ -228,24 +236,26 @@ def breach(judged: Sequence[Record]) -> str:
 
 def comparable(report: Record) -> dict[str, Any]:
     """The document without what may differ between executors, worker counts and histories of kills."""
-    exempt = {
-        "run": ("run_id", "started", "ended", "attempts_of_run", "executor", "devices", "paths"),
-        "stages": ("seconds", "cells_computed", "cells_reused", "warnings"),
-        "tiers": ("copied_bytes", "retrieved_bytes", "deleted_bytes"),
-    }
     result = {k: deepcopy(v) for k, v in report.items() if k not in _EXEMPT_FIELDS}
-    for field, keys in exempt.items():
+    for field, keys in _EXEMPT_KEYS.items():
         for entry in result[field] if isinstance(result[field], list) else [result[field]]:
             for key in keys:
                 entry.pop(key, None)
     return result
 
 
-_EXEMPT_FIELDS = {"compute", "money", "failures", "warnings", "predictions"}
-
-
 def identities(report: Record) -> None:
-    """Raise ContractError that names the first identity (i to v, vii, viii) which the report breaks."""
+    """Raise ContractError that names the first identity which the report breaks.
+
+    i     in = kept + removed + quarantined + trimmed: of the whole, a stage, a source, a language
+    ii    what a stage keeps enters the next one, and what the last one keeps is kept
+    iii   the reasons of a stage add up to what it removed
+    iv    what stages removed, quarantined and trimmed adds up to the totals
+    v     sources add up to the totals, and so do languages
+    vi    the table of removed documents has a row for each: `pipeline.results.check_tables`, which sees the table
+    vii   with a fixed budget of tokens nothing is saved
+    viii  net = gross - curation - storage - transfer, and unknown where one of them is
+    """
     for name, holds, detail in _checks(report):
         if not holds:
             raise ContractError(f"report identity ({name}) does not hold: {detail}")
