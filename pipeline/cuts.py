@@ -7,20 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeVar
 
 import xxhash
 
+from pipeline.config import Config
 from pipeline.corpus import BadShard
 from pipeline.job import PartFile, PartSource, PublishWork, SidecarRef
 from pipeline.keys import fingerprint
 from pipeline.types import Cell, Slice, Task
 
-if TYPE_CHECKING:
-    from pipeline.config import Config
-
 TABLE_ROWS = 1_000_000
 """Rows of a part of removed/ and quarantined/."""
+Item = TypeVar("Item")
 Totals = Mapping[str, Mapping[str, Sequence[int]]]
 """account.totals of one slice."""
 
@@ -82,13 +81,14 @@ def _runs(sizes: Sequence[tuple[int, int]], part_bytes: int) -> Iterator[tuple[l
         yield held, 1
 
 
-def _bundles(files: Sequence[tuple[PartFile, int]], limit: int) -> Iterator[list[PartFile]]:
-    held, total = list[PartFile](), 0
-    for file, size in files:
+def _bundles(items: Sequence[tuple[Item, int]], limit: int) -> Iterator[list[Item]]:
+    """The items in their order, in runs whose sizes add up to at most `limit`, or of one item."""
+    held, total = list[Item](), 0
+    for item, size in items:
         if held and total + size > limit:
             yield held
             held, total = [], 0
-        held.append(file)
+        held.append(item)
         total += size
     if held:
         yield held
@@ -102,7 +102,7 @@ def cold_tasks(
         (i, sum(v[1] for v in totals["cold"].values())) for i, totals in enumerate(sources.totals) if totals["cold"]
     ]
     tasks, begins = list[Task](), dict[int, tuple[str, int]]()
-    for number, (run, _) in enumerate(_whole_runs(sizes, config.publish.part_bytes)):
+    for number, run in enumerate(_bundles(sizes, config.publish.part_bytes)):
         path = f"{config.name}/archive-{key[:12]}/part-{number:05d}.parquet"
         rows = 0
         for i in run:
@@ -111,10 +111,6 @@ def cold_tasks(
         parts = tuple(sources.source(i) for i in run)
         tasks.append(_task("cold", key, [PartFile(path=path)], parts, columns))
     return tasks, begins
-
-
-def _whole_runs(sizes: Sequence[tuple[int, int]], part_bytes: int) -> Iterator[tuple[list[int], int]]:
-    return ((run, 1) for run, _ in _runs(sizes, part_bytes))
 
 
 def _docs(counts: Mapping[str, Sequence[int]]) -> int:

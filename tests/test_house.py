@@ -22,7 +22,7 @@ LAYERS = """
     config
     corpus reading columns ingest frame split
     job binding listing exchange account state ledger
-    examples steps slices parts worker
+    examples steps slices rowgroups hot parts worker
     executors.local executors.ray
     plan opened cuts publish driver
     report results run
@@ -61,7 +61,7 @@ TESTED_BY = {
     "tests/pipeline/commands/test_convert.py": "pipeline/commands/kinds",
     "tests/pipeline/commands/test_explain.py": "pipeline/commands/target",
     "tests/pipeline/test_cli.py": "pipeline/commands/shown",
-    "tests/contract/test_executors.py": "pipeline/executors/local pipeline/executors/ray pipeline/worker pipeline/job",
+    "tests/contract/test_executors.py": "pipeline/executors/ray pipeline/job",
     "tests/contract/test_stages.py": "pipeline/stage",
     "tests/stages/test_quality.py": "stages/text/classifier stages/text/flatten stages/text/sample",
     "tests/stages/text/test_resolve.py": "stages/text/greedy",
@@ -72,9 +72,8 @@ TESTED_BY = {
         "stages/text/rules_numbering stages/text/rules_runs stages/text/rules_words"
     ),
     "tests/e2e": (
-        "pipeline/errors pipeline/types pipeline/keys pipeline/account pipeline/binding pipeline/cuts pipeline/driver "
-        "pipeline/examples pipeline/listing pipeline/opened pipeline/parts pipeline/plan pipeline/publish "
-        "pipeline/results pipeline/run pipeline/slices pipeline/split pipeline/steps"
+        "pipeline/errors pipeline/types pipeline/keys pipeline/account pipeline/binding pipeline/examples "
+        "pipeline/listing pipeline/opened pipeline/results pipeline/run pipeline/slices pipeline/split"
     ),
 }
 """Source files without a test file of their name, by the tests that cover them."""
