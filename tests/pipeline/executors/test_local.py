@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import signal
 import time
+from threading import Thread
 
 import pytest
 
@@ -73,8 +74,6 @@ def test_a_lost_attempt_costs_the_time_it_ran(run):
     def kill():
         time.sleep(0.3)
         os.kill(pid, signal.SIGKILL)
-
-    from threading import Thread
 
     Thread(target=kill).start()
     [outcome] = list(frozen)
