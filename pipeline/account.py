@@ -71,9 +71,10 @@ def fates(frame: Frame, order: Sequence[str]) -> tuple[np.ndarray, np.ndarray, p
 
 def _unscorable(frame: Frame, label: str, size: np.ndarray, tokens: np.ndarray) -> pa.Table:
     rows = columns.state_codes(frame.of(label, "state")) == UNSCORABLE
-    found = int(rows.sum())
-    return _one(
-        "unscorable", [label], [None], [found], [int(size[rows].sum())], [int(tokens[rows].sum())], keep=found > 0
+    if not rows.any():
+        return SCHEMA.empty_table()
+    return _by_stage(
+        "unscorable", [label], [None], [int(rows.sum())], [int(size[rows].sum())], [int(tokens[rows].sum())]
     )
 
 
@@ -82,21 +83,13 @@ def _histogram(frame: Frame, label: str, column: str) -> pa.Table:
     values = pc.fill_null(frame.of(label, column), 0).cast(pa.float32()).to_numpy(zero_copy_only=False)[scored]
     cells, counts = np.unique(grid.cells_of(values), return_counts=True)
     zeros = [0] * len(cells)
-    return _one("histogram", [f"{label}.{column}"] * len(cells), cells.tolist(), counts.tolist(), zeros, zeros)
+    return _by_stage("histogram", [f"{label}.{column}"] * len(cells), cells.tolist(), counts.tolist(), zeros, zeros)
 
 
-def _one(
-    kind: str,
-    stage: list[str],
-    cell: list[int | None],
-    docs: list[int],
-    size: list[int],
-    tokens: list[int],
-    *,
-    keep: bool = True,
+def _by_stage(
+    kind: str, stage: list[str], cell: list[int | None], docs: list[int], size: list[int], tokens: list[int]
 ) -> pa.Table:
-    if not keep:
-        return SCHEMA.empty_table()
+    """Records of stages alone: no reason, source, language or dataset."""
     missing = [None] * len(stage)
     arrays = [[kind] * len(stage), stage, missing, missing, missing, missing, cell, docs, size, tokens]
     return pa.table([pa.array(values, item.type) for values, item in zip(arrays, SCHEMA, strict=True)], schema=SCHEMA)

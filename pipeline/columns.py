@@ -21,8 +21,6 @@ from pipeline.storage import Store
 from pipeline.types import FAILED, GONE, STATES, Output
 
 STATE_TYPE = pa.dictionary(pa.int8(), pa.string())
-LABEL_TYPE = pa.dictionary(pa.int32(), pa.large_string())
-"""Columns of few distinct strings: source, language, reason."""
 NUMBERS_ONLY = {"reason": pa.large_string(), "score": pa.float64(), "threshold": pa.float64()}
 DECISIONS = NUMBERS_ONLY | {
     "charged_shard": pa.large_string(), "charged_row": pa.int64(), "charged_id": pa.large_string(),
@@ -65,8 +63,11 @@ def spread(values: pa.Array | pa.ChunkedArray, index: np.ndarray) -> pa.Array:
     return taken.combine_chunks() if isinstance(taken, pa.ChunkedArray) else taken
 
 
-def nulls(kind: pa.DataType, rows: int) -> pa.Array:
-    return pa.nulls(rows, kind)
+def fixed_bytes(column: pa.Array) -> memoryview:
+    """The values of a fixed_size_binary column without nulls, back to back."""
+    width, data = column.type.byte_width, column.buffers()[1]
+    whole = memoryview(data if data is not None else b"")
+    return whole[width * column.offset : width * (column.offset + len(column))]
 
 
 def place(positions: np.ndarray, rows: int) -> np.ndarray:

@@ -52,12 +52,11 @@ def _chosen(work: Store, tables: Sequence[Output]) -> list[dict[str, Any]]:
         return []
     with work.open(tables[0].path) as handle:
         table = pq.read_table(handle, columns=list(FIELDS))
-    known = pc.is_in(table["reason"], pa.array(["null_text"]))
-    table = table.filter(pc.invert(known))
-    pair = pc.binary_join_element_wise(table["stage"], table["reason"], pa.scalar("/", pa.large_string()))
-    codes = pair.combine_chunks().dictionary_encode() if table.num_rows else None
-    if codes is None:
+    table = table.filter(pc.not_equal(table["reason"], "null_text"))  # there is nothing to show
+    if not table.num_rows:
         return []
+    pair = pc.binary_join_element_wise(table["stage"], table["reason"], pa.scalar("/", pa.large_string()))
+    codes = pair.combine_chunks().dictionary_encode()
     code, pairs = codes.indices.to_numpy(), codes.dictionary.to_pylist()
     rows, taken = list[int](), dict[str, int]()
     for value, name in enumerate(pairs):

@@ -69,15 +69,11 @@ class Frame:
 
     def batch(self, names: Sequence[str], rows: np.ndarray, **extra: pa.Array) -> pa.RecordBatch:
         """The named columns (and full-length extras) of the rows where the mask is set."""
-        none = not rows.any()
-        arrays = {name: _no_text(self.rows) if none and name == "text" else self.column(name) for name in names} | extra
+        unread = {} if rows.any() else {"text": pa.nulls(self.rows, pa.large_string())}
+        arrays = {name: unread[name] if name in unread else self.column(name) for name in names} | extra
         if not arrays:
             arrays = {"row": pa.array(np.arange(self.rows, dtype=np.uint32))}
         if rows.all():
             return pa.RecordBatch.from_arrays(list(arrays.values()), list(arrays))
         index = pa.array(np.flatnonzero(rows))
         return pa.RecordBatch.from_arrays([array.take(index) for array in arrays.values()], list(arrays))
-
-
-def _no_text(rows: int) -> pa.Array:
-    return pa.nulls(rows, pa.large_string())

@@ -40,19 +40,8 @@ def keys_of(job: Job, addresses: pa.Array) -> tuple[pa.Array, pa.Array]:
     address = pc.fill_null(addresses, 0).to_numpy(zero_copy_only=False).astype(np.uint64)
     ordinal = (address >> np.uint64(SLICE_BITS)).astype(np.int64)
     row = (address & np.uint64((1 << SLICE_BITS) - 1)).astype(np.int64)
+    if not table.num_rows:
+        return pa.nulls(len(addresses), pa.large_string()), pa.nulls(len(addresses), pa.int64())
     index = pa.array(ordinal, mask=~present)
-    shard = table["shard"].chunk(0).take(index) if table.num_rows else pa.nulls(len(addresses), pa.large_string())
-    return shard, pc.add(table["first_row"].chunk(0).take(index), pa.array(row)) if table.num_rows else pa.nulls(
-        len(addresses), pa.int64()
-    )
-
-
-def fixed_bytes(column: pa.Array) -> bytes:
-    """The values of a fixed_size_binary column, back to back."""
-    width = column.type.byte_width
-    buffer = column.buffers()[1]
-    return (
-        b""
-        if buffer is None
-        else bytes(memoryview(buffer)[width * column.offset : width * (column.offset + len(column))])
-    )
+    first_row = table["first_row"].chunk(0).take(index)
+    return table["shard"].chunk(0).take(index), pc.add(first_row, pa.array(row))

@@ -9,16 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from pipeline import account, ingest, split
+from pipeline.config import Config, StageEntry
 from pipeline.job import ReduceWork, SettleWork, SidecarRef, SliceWork, Step, StepKind, UnitWork
 from pipeline.keys import fingerprint
 from pipeline.stage import Emit, GlobalStage, MapStage, Reduce, SettleStage, Stage, names
 from pipeline.types import Cell, CellResult, Slice, Task
-
-if TYPE_CHECKING:
-    from pipeline.config import Config, StageEntry
 
 Over = Literal["slices", "partitions", "once"]
 NUMBER_ROW_BYTES = 64
@@ -100,8 +98,6 @@ def phases(
 
 def split_entry(config: Config) -> StageEntry:
     """The built-in stage that assigns datasets, as an entry like those of the config."""
-    from pipeline.config import StageEntry
-
     curriculum = curriculum_of(config)
     validation = config.publish.validation.tokens if config.publish.validation else None
     settings = split.Split(
@@ -282,17 +278,12 @@ def slice_units(
             result = known.done(phase.cell(part))
             if result and phase not in missing and (chain.index(phase) < first or phase in group):
                 sidecars[phase.label] = SidecarRef(path=result.outputs[0].path, key=result.cell.key)
-        steps = tuple(_step(phase, part, known, group, chain, sources) for phase in missing)
+        steps = tuple(_step(phase, part, known, chain, sources) for phase in missing)
         yield UnitWork(part=part, ordinal=ordinal, steps=steps, sidecars=sidecars), _weight(part, missing, steps)
 
 
 def _step(
-    phase: Phase,
-    part: Slice,
-    known: Known,
-    group: Sequence[Phase],
-    chain: Sequence[Phase],
-    sources: Mapping[str, Sequence[str]],
+    phase: Phase, part: Slice, known: Known, chain: Sequence[Phase], sources: Mapping[str, Sequence[str]]
 ) -> Step:
     carry = None
     if phase.score and phase.kind == "map":

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pipeline.account import COUNTS
 from pipeline.columns import write_plain
+from pipeline.config import Config
 from pipeline.handoff import manifest
 from pipeline.handoff.phases import Plan, Schedule, phases
 from pipeline.keys import canonical, fingerprint, hash_bytes
@@ -21,11 +23,7 @@ from pipeline.plan import curriculum_of
 from pipeline.storage import Store, is_temporary
 from pipeline.types import CellResult, Output, Slice
 
-if TYPE_CHECKING:
-    from pipeline.config import Config
-
 VERSION = 1
-DBT = ("docs", "bytes", "tokens")
 
 
 def publish_fingerprint(config: Config, corpus_id: str, hashes: Mapping[str, Any]) -> str:
@@ -60,10 +58,10 @@ def datasets(
     split_facts: Mapping[str, Any], counts: pa.Table, files: Mapping[str, Sequence[Mapping[str, Any]]]
 ) -> list[dict[str, Any]]:
     """The manifest's datasets: records of split, totals of account, files of publication."""
-    kept = counts.filter(pc.equal(counts["kind"], "kept")).group_by("dataset").aggregate([(n, "sum") for n in DBT])
-    sums = {row["dataset"]: {n: row[f"{n}_sum"] for n in DBT} for row in kept.to_pylist()}
+    kept = counts.filter(pc.equal(counts["kind"], "kept")).group_by("dataset").aggregate([(n, "sum") for n in COUNTS])
+    sums = {row["dataset"]: {n: row[f"{n}_sum"] for n in COUNTS} for row in kept.to_pylist()}
     return [
-        {**record, **sums.get(record["id"], dict.fromkeys(DBT, 0)), "files": list(files.get(record["id"], []))}
+        {**record, **sums.get(record["id"], dict.fromkeys(COUNTS, 0)), "files": list(files.get(record["id"], []))}
         for record in split_facts["datasets"]
     ]
 

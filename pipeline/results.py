@@ -7,7 +7,7 @@ import os
 import platform
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -18,13 +18,11 @@ from pipeline.driver import Driver
 from pipeline.errors import ContractError
 from pipeline.handoff import manifest
 from pipeline.keys import canonical, fingerprint
+from pipeline.opened import Opened
 from pipeline.plan import curriculum_of
 from pipeline.publish import Published
 from pipeline.report import page
 from pipeline.stage import GlobalStage, SettleStage
-
-if TYPE_CHECKING:
-    from pipeline.opened import Opened
 
 HISTOGRAM_BINS = 48
 SHOWN = 5
@@ -87,7 +85,7 @@ def document(records: Records, published: Published | None = None, *, complete: 
         datasets=published.datasets if published else (),
         phases=schedule.phases if schedule else (),
         buckets=_buckets(records) if published else None,
-        tiers=_tiers(records, published) if published else (),
+        tiers=_tiers(published) if published else (),
         compute=[_compute(records)],
         guards=records.guards,
         duplicates=_duplicates(records),
@@ -236,7 +234,7 @@ def scores(records: Records) -> list[dict[str, Any]]:
     return found
 
 
-def _tiers(records: Records, published: Published) -> list[dict[str, Any]]:
+def _tiers(published: Published) -> list[dict[str, Any]]:
     return [
         {"tier": tier, "scope": "shared", "files": len(files), "bytes": sum(file.bytes for file in files),
          "copied_bytes": sum(file.bytes for file in files), "retrieved_bytes": 0, "deleted_bytes": 0}

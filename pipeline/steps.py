@@ -68,7 +68,7 @@ def _ingest(job: Job, unit: UnitWork, step: Step, attempt: int, nothing: pa.Tabl
         result = _published(job, unit, step, attempt, kept)
         live = [columns.alive(pa.table({k: piece[k] for k in ("state", "reason")})) for piece in kept]
         size = sum(int(piece["bytes"].to_numpy()[ok].sum()) for piece, ok in zip(kept, live, strict=True))
-        content = xxhash.xxh3_128_hexdigest(b"".join(listing.fixed_bytes(piece["content_hash"]) for piece in kept))
+        content = xxhash.xxh3_128_hexdigest(b"".join(columns.fixed_bytes(piece["content_hash"]) for piece in kept))
         broken = next(filter(None, map(ingest.undecodable, kept)), "")
         facts = {**result.facts, "bytes": size, "content": content} | ({"undecodable": broken} if broken else {})
         return CellResult(cell=step.cell, outputs=result.outputs, facts=facts)
@@ -137,7 +137,7 @@ def _map(job: Job, unit: UnitWork, step: Step, attempt: int, carried: pa.Table |
         code[list(failed)] = FAILED
         code[~live] = GONE
         made |= {"state": columns.states(code), "measured": pa.array(measured)}
-        made |= _decided(frame, stage, decide, names(stage.decide_reads, config), extra, measures, code < GONE)
+        made |= _decided(frame, decide, names(stage.decide_reads, config), extra, measures, code < GONE)
         _quarantine(made, failed, live)
         frame.made[label] = made
         kept.append(made)
@@ -179,13 +179,13 @@ def _measures(
 
 
 def _decided(
-    frame: Frame, stage: MapStage | SettleStage, decide: Transform | None, asked: Sequence[str],
-    extra: pa.Schema, measures: Mapping[str, pa.Array], live: np.ndarray,
+    frame: Frame, decide: Transform | None, asked: Sequence[str], extra: pa.Schema,
+    measures: Mapping[str, pa.Array], live: np.ndarray,
 ) -> dict[str, pa.Array]:  # fmt: skip
     """Decision columns of every row, null where the stage said nothing."""
     kinds = dict(columns.NUMBERS_ONLY if decide else {"reason": pa.large_string()})
     kinds |= {"message": pa.large_string()} | {item.name: item.type for item in extra}
-    made = {name: columns.nulls(kind, frame.rows) for name, kind in kinds.items()}
+    made = {name: pa.nulls(frame.rows, kind) for name, kind in kinds.items()}
     if decide is not None and live.any():
         out = decide(frame.batch(asked, live, **measures))
         index = columns.place(np.flatnonzero(live), frame.rows)
@@ -289,7 +289,7 @@ def _scatter(job: Job, unit: UnitWork, step: Step, attempt: int, records: pa.Tab
         if "charged" in values:
             values["charged_shard"], values["charged_row"] = listing.keys_of(job, values.pop("charged"))
         made = {
-            name: values[name].cast(kind) if name in values else columns.nulls(kind, frame.rows)
+            name: values[name].cast(kind) if name in values else pa.nulls(frame.rows, kind)
             for name, kind in kinds.items()
         }
         failed = {row - frame.first: text for row, text in step.failed if frame.first <= row < frame.first + frame.rows}

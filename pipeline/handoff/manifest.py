@@ -20,7 +20,7 @@ import pyarrow as pa
 
 SCHEMA = "corpusmill.manifest/1"
 OUTSIDE_ID = ("id", "created", "software", "version", "parent")
-DBT = ("docs", "bytes", "tokens")
+MEASURES = ("docs", "bytes", "tokens")
 TOLERANCE = 1e-9
 SLUG_LENGTH = 40
 
@@ -68,7 +68,7 @@ DATASET = {
     "kind": _one_of("bucket", "plain", "unscorable"),
     "bucket": _or_null(COUNT),
     "group": OBJECT,
-    **dict.fromkeys(DBT, COUNT),
+    **dict.fromkeys(MEASURES, COUNT),
     "files": [FILE],
 }
 PHASE = {
@@ -97,7 +97,7 @@ DOCUMENT = {
     "exclusions": [{"dataset": TEXT, "file": TEXT, "first_row": COUNT, "rows": COUNT, "reason": TEXT}],
     "positions": _or_null(OBJECT),
     "archive": _or_null(OBJECT),
-    "totals": dict.fromkeys(DBT, COUNT),
+    "totals": dict.fromkeys(MEASURES, COUNT),
 }
 
 
@@ -111,7 +111,7 @@ def build(fields: Mapping[str, Any]) -> dict[str, Any]:
     document = dict(fields)
     document["schema"] = SCHEMA
     document["datasets"] = sorted(document["datasets"], key=lambda dataset: str(dataset["id"]))
-    document["totals"] = {name: sum(d[name] for d in document["datasets"]) for name in DBT}
+    document["totals"] = {name: sum(d[name] for d in document["datasets"]) for name in MEASURES}
     document["id"] = manifest_id(document)
     check(document)
     return document
@@ -224,7 +224,7 @@ def _check_datasets(document: Mapping[str, Any]) -> None:
         for name, of_files in (("docs", "rows"), ("tokens", "tokens")) if text else ():
             found = sum(file[of_files] for file in text)
             _expect(dataset[name] == found, f"{where}.{name}", dataset[name], f"its text files hold {found}")
-    for name in DBT:
+    for name in MEASURES:
         total, found = document["totals"][name], sum(dataset[name] for dataset in datasets)
         _expect(total == found, f"totals.{name}", total, f"the datasets add up to {found}")
 

@@ -40,7 +40,7 @@ def _measure(offsets, data, kinds, short, stop_keys, out):
     room = 1
     while room < 2 * longest + 512:
         room *= 2
-    held = min(longest, words.WINDOW)
+    held = min(int(longest), words.WINDOW)
     # No page of these is touched beyond what a text needs, so one huge text does not make the others pay.
     slots, keys = np.empty(room, np.int32), np.empty(longest + 256, np.uint64)
     ids, reach = np.empty(held + 2, np.int32), np.empty(held + 2, np.int32)

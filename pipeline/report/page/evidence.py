@@ -91,14 +91,14 @@ def duplicates(found: Mapping[str, Record]) -> Html:
     """Per duplicate stage: how many met, what was compared, the policy in words, and the sizes of groups."""
     parts = []
     for label, given in found.items():
-        facts = [
-            ("candidate documents", given.get("candidates"), ""),
-            ("groups that met", given.get("components"), ""),
-            ("largest group", given.get("largest_component"), ""),
-            ("texts compared", given.get("comparisons"), ""),
-            ("left undecided (kept)", given.get("undecided"), ""),
-        ]
-        cells = [(name, f"{value:,}{unit}") for name, value, unit in facts if value is not None]
+        counts = {
+            "candidate documents": given.get("candidates"),
+            "groups that met": given.get("components"),
+            "largest group": given.get("largest_component"),
+            "texts compared": given.get("comparisons"),
+            "left undecided (kept)": given.get("undecided"),
+        }
+        cells = [(name, f"{count:,}") for name, count in counts.items() if count is not None]
         if given.get("expected_miss") is not None:
             cells.append(("expected to be missed at the threshold", f"{given['expected_miss']:.1%}"))
         policy = [str(given[key]) for key in ("normalisation", "shingle") if given.get(key)]

@@ -31,9 +31,8 @@ def stage_table(report: Record) -> Html:
         entered, gone = stage["in"], stage["removed"]
         counts = (f"{entered['docs']:,}", f"{gone['docs']:,}", shown(entered[measure]), shown(gone[measure]))
         share = percent(gone[measure], entered[measure])
-        rest = (f"{stage[key]:,}" if stage[key] else "" for key in ("unscorable_docs",))
-        quarantined = stage["quarantined"]["docs"]
-        rows.append([stage["label"], *counts, share, f"{quarantined:,}" if quarantined else "", *rest])
+        apart = (f"{docs:,}" if docs else "" for docs in (stage["quarantined"]["docs"], stage["unscorable_docs"]))
+        rows.append([stage["label"], *counts, share, *apart])
     return grid("Stages", columns, rows)
 
 
