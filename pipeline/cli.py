@@ -161,11 +161,11 @@ def status(run: Run, sets: Sets = None, as_json: Json = False) -> Result:
 def report(run: Run, sets: Sets = None, as_json: Json = False) -> Result:
     """Show the report of a run again."""
     from pipeline.commands import shown
-    from pipeline.opened import RESULTS, work_store
+    from pipeline.opened import results_folder, work_store
     from pipeline.report import table
 
     config = _config_of(run, sets)
-    folder = work_store(config).child(RESULTS.format(config.fingerprint[:12]))
+    folder = work_store(config).child(results_folder(config.fingerprint))
     if not folder.exists("report.json"):
         step = "run it to the end first, give the --set it was run with, or name its folder work/NAME"
         raise setting_error("RUN", run, f"{folder.where('report.json')} does not exist", step)

@@ -24,7 +24,6 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -34,6 +33,7 @@ from pipeline.keys import canonical
 from pipeline.state import State, from_record, to_record
 from pipeline.storage import Store
 from pipeline.types import Outcome
+from pipeline.units import now
 
 SCHEMA = "corpusmill.ledger/1"
 FOLDER = "ledger"
@@ -122,10 +122,6 @@ def _parse(data: bytes) -> Sequence[Outcome | Mapping[str, Any]]:
     return records
 
 
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
-
-
 def _path(number: int) -> str:
     return f"{FOLDER}/{number:012d}.jsonl"
 
@@ -174,7 +170,7 @@ class Ledger:
         ledger = cls(store, state, interval)
         start = {
             "kind": "start", "schema": SCHEMA, "driver": ledger._driver, "host": socket.gethostname(),
-            "pid": os.getpid(), "pid_started": _started(os.getpid()), "time": _now(), **facts,
+            "pid": os.getpid(), "pid_started": _started(os.getpid()), "time": now(), **facts,
         }  # fmt: skip
         ledger._add(start)
         ledger.flush()
@@ -218,7 +214,7 @@ class Ledger:
                 self.close()
 
     def _add(self, record: Mapping[str, Any]) -> None:
-        line = canonical({"time": _now(), **record}) + b"\n"
+        line = canonical({"time": now(), **record}) + b"\n"
         with self._lock:
             if self._error is not None:
                 raise self._error

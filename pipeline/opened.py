@@ -13,9 +13,6 @@ from pipeline.keys import hash_bytes
 from pipeline.stage import Context, GlobalStage
 from pipeline.storage import Store
 
-RESULTS = "results/{}"
-"""Folder of a config's report and tables under work/<name>/."""
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Opened:
@@ -31,6 +28,21 @@ class Opened:
 def work_store(config: Config) -> Store:
     """work/<name>/, where everything internal to the run lies."""
     return Store(config.tiers.work.url, config.tiers.work.options).child(config.name)
+
+
+def hot_store(config: Config) -> Store:
+    """The root of the hot tier."""
+    return Store(config.tiers.hot.url, config.tiers.hot.options)
+
+
+def cold_store(config: Config) -> Store:
+    """The root of the cold tier."""
+    return Store(config.tiers.cold.url, config.tiers.cold.options)
+
+
+def results_folder(fingerprint: str) -> str:
+    """Where the report and the tables of the config of this fingerprint lie, under work/<name>/."""
+    return f"results/{fingerprint[:12]}"
 
 
 def prepare(config: Config) -> Opened:

@@ -7,7 +7,6 @@ import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
-from datetime import UTC, datetime
 from typing import Any
 
 from pipeline import __version__, account, binding, cuts, ingest, ledger, listing, plan, publish, report, results
@@ -19,9 +18,10 @@ from pipeline.executors.local import Run
 from pipeline.job import Job, StageRef
 from pipeline.keys import canonical
 from pipeline.ledger import Ledger
-from pipeline.opened import RESULTS, Opened, prepare
+from pipeline.opened import Opened, cold_store, hot_store, prepare, results_folder
 from pipeline.storage import Store
 from pipeline.types import CellResult, Outcome, Output, Task
+from pipeline.units import now
 
 
 def silent(kind: str, facts: Mapping[str, Any]) -> None:
@@ -103,8 +103,8 @@ def _driver(opened: Opened, log: Ledger, execute: Run, notify: Notify, listed: s
     training = config.training
     job = Job(
         work=work,
-        hot=Store(config.tiers.hot.url, config.tiers.hot.options),
-        cold=Store(config.tiers.cold.url, config.tiers.cold.options),
+        hot=hot_store(config),
+        cold=cold_store(config),
         schema=corpus.schema, names=corpus.names,
         policy={"invalid_utf8": config.input.invalid_utf8, "max_document_bytes": config.input.max_document_bytes},
         token_ratio=ingest.token_ratio(training.bytes_per_token if training else None),
@@ -150,7 +150,7 @@ def _finish(
     stopped = report.breach(judged)
     records = results.Records(
         opened=opened, driver=driver, counts=counts, guards=judged, run_json=run_json, started=started, ended=now(),
-        folder=RESULTS.format(config.fingerprint[:12]), sample=sample,
+        folder=results_folder(config.fingerprint), sample=sample,
     )  # fmt: skip
     if stopped and sample is None:
         results.write(records, results.document(records, complete=False))
@@ -224,8 +224,3 @@ def _published(driver: Driver, tasks: Sequence[Task], store: Store) -> list[Cell
     driver.do([task for task in tasks if not whole(task)])
     found = [driver.done(task.cells[0]) for task in tasks]
     return [result for result in found if result is not None]
-
-
-def now() -> str:
-    """RFC 3339 UTC, to the second."""
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

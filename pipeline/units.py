@@ -1,4 +1,4 @@
-"""Sizes, durations, counts and dates as people write them: "256MiB", "14d", 7e9, 2026-01-31.
+"""Sizes, durations, counts, dates and times as people write them: "256MiB", "14d", 7e9, 2026-01-31.
 
 MB is 10^6 bytes and MiB is 2^20. Types for settings: `Size` (bytes), `Duration` (seconds), `Count`, `Date`.
 """
@@ -57,6 +57,16 @@ def format_size(size: int) -> str:
         return "0B"
     unit = max((unit for unit, factor in SIZES.items() if size % factor == 0), key=SIZES.__getitem__)
     return f"{size // SIZES[unit]}{unit}"
+
+
+def format_time(moment: dt.datetime) -> str:
+    """RFC 3339, to the second: "2026-01-31T09:30:00Z". `moment` is in UTC."""
+    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def now() -> str:
+    """The time, by `format_time`."""
+    return format_time(dt.datetime.now(dt.UTC))
 
 
 def _quantity(value: object, units: Mapping[str, int], what: str) -> int:

@@ -23,7 +23,7 @@ from pipeline.config.settings import PathConfig, TierConfig
 from pipeline.corpus import Corpus, open_corpus
 from pipeline.driver import Driver, Notify
 from pipeline.errors import nearest, setting_error
-from pipeline.opened import RESULTS, work_store
+from pipeline.opened import results_folder, work_store
 from pipeline.results import Sample
 from pipeline.stage import Stage
 from pipeline.storage import Store, expand
@@ -71,7 +71,7 @@ def dry_run(
         readable, rows = sampling.write(corpus, drawn, scratch, SAMPLE)
         tried = _tried(config, scratch, rows)
         document = run.run(tried, notify, sample=_sample(config, corpus, drawn, readable, rows, place))
-        made = work_store(tried).child(RESULTS.format(tried.fingerprint[:12]))
+        made = work_store(tried).child(results_folder(tried.fingerprint))
         _keep(made, place, rows)
         _copy(scratch, inner, SAMPLE)
     return document

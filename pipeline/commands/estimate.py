@@ -13,7 +13,7 @@ from pipeline import account, cuts, ingest, plan, publish
 from pipeline.commands.changes import Need
 from pipeline.driver import Driver
 from pipeline.figures import Figure, figure
-from pipeline.opened import RESULTS, Opened
+from pipeline.opened import Opened, results_folder
 from pipeline.plan import Phase
 from pipeline.state import State
 from pipeline.types import Cell, Slice
@@ -81,7 +81,7 @@ def publication(
     cold, begins = cuts.cold_tasks(config, key, sources, ())
     tasks = [*cuts.hot_tasks(config, key, sources, ()), *cold]
     for kind in ("removed", "quarantined"):
-        folder = RESULTS.format(config.fingerprint[:12])
+        folder = results_folder(config.fingerprint)
         tasks += cuts.table_tasks(kind, folder, key, sources, begins, opened.corpus.bad)
     return len(tasks), sum(driver.done(task.cells[0]) is None for task in tasks)
 

@@ -10,11 +10,11 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from pipeline import columns, examples, ingest
-from pipeline.commands.target import cold_store, labels, look, published, read_sidecar
+from pipeline.commands.target import labels, look, published, read_sidecar
 from pipeline.config import Config
 from pipeline.driver import Driver
 from pipeline.errors import setting_error
-from pipeline.opened import RESULTS
+from pipeline.opened import cold_store, results_folder
 from pipeline.types import GONE, STATES, Slice
 
 STEPS = 8
@@ -164,7 +164,7 @@ def _archived(driver: Driver, shard: str, row: int) -> dict[str, Any] | None:
     """Where the document's text lies in the cold tier, by the table of removed rows; None before publication."""
     config, work = driver.config, driver.job.work
     key = (pc.field("shard") == shard) & (pc.field("row") == row)
-    for entry in work.list(f"{RESULTS.format(config.fingerprint[:12])}/removed"):
+    for entry in work.list(f"{results_folder(config.fingerprint)}/removed"):
         with work.open(entry.path) as handle:
             rows = pq.read_table(handle, columns=["archive_file", "archive_row"], filters=key).to_pylist()
         if rows and rows[0]["archive_file"]:

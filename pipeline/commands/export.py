@@ -24,10 +24,11 @@ from pipeline.driver import Driver, Notify
 from pipeline.errors import ConfigError, nearest, setting_error
 from pipeline.frame import Frame
 from pipeline.handoff import manifest
-from pipeline.run import now, silent
+from pipeline.run import silent
 from pipeline.stage import SettleStage
 from pipeline.storage import Store
 from pipeline.types import GONE, Output
+from pipeline.units import now
 
 FORMATS = ("text", "frame")
 NOT_BUILT = ("megatron", "mds", "olmo", "datatrove")

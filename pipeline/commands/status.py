@@ -20,11 +20,12 @@ from pipeline.commands.progress import cause, duration
 from pipeline.config import load
 from pipeline.errors import setting_error
 from pipeline.figures import short
-from pipeline.opened import RESULTS, work_store
+from pipeline.opened import results_folder, work_store
 from pipeline.stage import Stage
 from pipeline.state import State
 from pipeline.storage import Store
 from pipeline.types import unit_of
+from pipeline.units import format_time
 
 SCHEMA = "corpusmill.status/1"
 FAILURES = 8
@@ -57,10 +58,11 @@ def status(work: Store) -> dict[str, Any]:
     started = state.started
     named = json.loads(work.read_bytes("run.json")) if work.exists("run.json") else {}
     seen = last_activity(work)
-    path = f"{RESULTS.format(str(started['config_fingerprint'])[:12])}/report.json" if started else ""
+    path = f"{results_folder(started['config_fingerprint'])}/report.json" if started else ""
     return {
         "schema": SCHEMA, "name": named.get("name"), "run_id": named.get("run_id"), "created": named.get("created"),
-        "work": work.where(), "runs": state.runs, "last_activity": _text(seen), "driver": _driver(state, seen),
+        "work": work.where(), "runs": state.runs, "last_activity": format_time(seen) if seen else None,
+        "driver": _driver(state, seen),
         "config_fingerprint": started["config_fingerprint"] if started else None, "phases": phases(work, state),
         "cpu_seconds": round(state.spent.cpu, 3), "wasted_seconds": round(state.spent.wasted, 3),
         "attempts_lost": state.spent.lost, "failures": list(state.failures), "warnings": list(state.warnings),
@@ -130,10 +132,6 @@ def _driver(state: State, seen: datetime | None) -> dict[str, Any]:
         return {"state": "dead", **told}
     quiet = (datetime.now(UTC) - seen).total_seconds() if seen else 0.0
     return {"state": "silent" if quiet > ledger.PATIENCE else "alive", **told}
-
-
-def _text(time: datetime | None) -> str | None:
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ") if time else None
 
 
 # -- on a terminal ---------------------------------------------------------------------------------------------------

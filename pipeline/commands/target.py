@@ -19,7 +19,7 @@ from pipeline.errors import ConfigError, setting_error
 from pipeline.frame import Frame
 from pipeline.handoff import manifest
 from pipeline.job import PartSource, SidecarRef
-from pipeline.opened import prepare
+from pipeline.opened import hot_store, prepare
 from pipeline.parts import frame_of
 from pipeline.stage import Stage
 from pipeline.storage import Store, locate
@@ -103,16 +103,6 @@ def numbers(driver: Driver, ordinal: int) -> Frame:
 
 
 # -- what is published -----------------------------------------------------------------------------------------------
-
-
-def hot_store(config: Config) -> Store:
-    """The root of the hot tier."""
-    return Store(config.tiers.hot.url, config.tiers.hot.options)
-
-
-def cold_store(config: Config) -> Store:
-    """The root of the cold tier."""
-    return Store(config.tiers.cold.url, config.tiers.cold.options)
 
 
 def newest(folder: Store) -> Store | None:
