@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from pipeline.stage import Stage
 
 app = typer.Typer(
-    help="Turn raw text shards into the cheapest corpus that trains as good a model, and prove what that saved.",
+    help="Turn raw text shards into the cheapest corpus that trains as good a model, and say what that saved.",
     no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
 )  # fmt: skip
 tier = typer.Typer(help="Look after published files.", no_args_is_help=True)

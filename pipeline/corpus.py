@@ -85,7 +85,7 @@ def open_corpus(config: Config) -> Corpus:
     if not footers:
         raise ContractError(
             f"{config.origin}: input.paths: none of the {len(bad)} shards can be read, the first is {bad[0].url}: "
-            f"{bad[0].message}; check that these are Parquet files, or convert others with `corpusmill convert`"
+            f"{bad[0].message}; check that these are Parquet files; for JSON lines, run `corpusmill convert` first"
         )
     schemas = [(footer.file.url, footer.schema) for footer in footers]
     schema = unify(schemas, _id_column(config.input), config.input.columns.text)
@@ -105,7 +105,7 @@ def _listing(config: Config) -> tuple[dict[str, storage.InputFile], list[str]]:
         if not listing.files:
             raise ConfigError(
                 f"{config.origin}: input.paths.{index}: got {entry.url!r}, but it matches no Parquet file; "
-                "check the path, or convert other formats first with `corpusmill convert`"
+                "check the path; for JSON lines, run `corpusmill convert` first"
             )
         for file in listing.files:
             shard_id = f"{entry.prefix}/{file.path}" if entry.prefix else file.path
@@ -303,5 +303,5 @@ def _absent(part: str, name: str, known: Sequence[str]) -> str:
     from difflib import get_close_matches
 
     near = get_close_matches(name, known, 1)
-    hint = f"; did you mean {near[0]!r}?" if near else ""
-    return f"input.columns.{part}: no shard has a column {name!r}; the columns are {', '.join(sorted(known))}{hint}"
+    step = f"did you mean {near[0]!r}?" if near else f"name the one that is meant: input.columns.{part}: COLUMN"
+    return f"input.columns.{part}: no shard has a column {name!r}; the columns are {', '.join(sorted(known))}; {step}"

@@ -77,5 +77,5 @@ def setting_error(where: str, got: object, rule: str, next_step: str = "") -> Co
 def nearest(name: str, valid: Iterable[str]) -> str:
     """The next step for a name that is not among the `valid` ones: the one that was probably meant, or all of them."""
     known = list(dict.fromkeys(valid))
-    close = get_close_matches(name, known, n=1)
+    close = [begun for begun in known if name and begun.startswith(name)] or get_close_matches(name, known, n=1)
     return f"did you mean {close[0]!r}?" if close else f"valid: {', '.join(known) or 'none'}"

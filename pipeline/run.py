@@ -55,6 +55,8 @@ def claim(opened: Opened) -> dict[str, Any]:
     fresh = {"schema": "corpusmill.run/1", "name": config.name, "run_id": uuid.uuid4().hex, "created": now()}
     if not work.exists("run.json"):
         work.probe_exclusive()
+        hot_store(config).probe_writable("tiers.hot")  # or it would be noticed after all the work
+        cold_store(config).probe_writable("tiers.cold")
         with suppress(AlreadyExistsError):  # another driver was quicker: the ledger decides which of the two goes on
             work.create("run.json", canonical(fresh) + b"\n")
     found: dict[str, Any] = json.loads(work.read_bytes("run.json"))
@@ -153,8 +155,9 @@ def _finish(
         folder=results_folder(config.fingerprint), sample=sample,
     )  # fmt: skip
     if stopped and sample is None:
-        results.write(records, results.document(records, complete=False))
-        raise ContractError(stopped)
+        document = results.document(records, complete=False)
+        results.write(records, document)
+        raise ContractError(f"{stopped}; what would go: {document['run']['paths']['html']}")
     published = publication(records)
     document = results.document(replace(records, ended=now()), published)
     report.identities(document)

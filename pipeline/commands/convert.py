@@ -250,9 +250,8 @@ def _look(files: Sequence[storage.InputFile], notify: Notify) -> Kind:
         notify("convert", {"file": file.path, "step": "types", "rows": counts.rows, "bytes": file.size})
     if not root.keys:
         rule = f"no line of {len(files)} files holds a JSON object with a key"
-        raise setting_error(
-            "SRC", files[0].url, rule, f"first line refused: {first}" if first else "the files are empty"
-        )
+        seen = f"first line refused: {first}; other formats than JSON lines are not read" if first else "they are empty"
+        raise setting_error("SRC", files[0].url, rule, seen)
     return root
 
 

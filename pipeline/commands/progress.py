@@ -54,6 +54,7 @@ class Group:
     ended: int = 0
     ended_rows: int = 0
     ended_bytes: int = 0
+    failed: int = 0
 
     @property
     def share(self) -> float:
@@ -66,8 +67,9 @@ class Group:
     def complete(self) -> bool:
         return self.ended >= self.tasks
 
-    def end(self, rows: int, count: int) -> None:
+    def end(self, rows: int, count: int, failed: bool = False) -> None:
         self.ended += 1
+        self.failed += failed
         self.ended_rows += rows
         self.ended_bytes += count
 
@@ -76,6 +78,8 @@ class Group:
         spent = now - self.began
         tasks = f"{self.tasks:,} task{'s' if self.tasks > 1 else ''}"
         told = [tasks if self.complete else f"{self.ended:,} of {tasks}"]
+        if self.failed:
+            told.append(f"{self.failed:,} failed")
         for ended, total, show, unit in (
             (self.ended_rows, self.rows, short, " rows"), (self.ended_bytes, self.bytes, size, "")
         ):  # fmt: skip
@@ -84,7 +88,7 @@ class Group:
         if self.ended_bytes and spent > 0:
             told.append(f"{size(self.ended_bytes / spent)}/s")
         if self.complete:
-            told.append(f"done in {duration(spent)}")
+            told.append(f"{'ended after' if self.failed else 'done in'} {duration(spent)}")
         elif self.share > 0:
             told.append(f"{duration(spent * (1 - self.share) / self.share)} left")
         elif spent >= 1:
@@ -144,7 +148,7 @@ class Board:
         if outcome.error:
             told.append(_failure(facts))
         if self.group is not None and not facts["again"]:
-            self.group.end(task.rows, task.bytes)
+            self.group.end(task.rows, task.bytes, bool(outcome.error))
             if self.group.complete:
                 told.append(Text(self.group.line(self.clock())))
                 self._between(f"after {self.group.name}")

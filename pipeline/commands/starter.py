@@ -103,7 +103,10 @@ def text_column(target: str, files: Sequence[storage.InputFile]) -> str:
             return usual[0] if usual else max(found, key=lambda name: _bytes(metadata, name))
         rule = f"no column holds text: {', '.join(f'{item.name} ({item.type})' for item in schema)}"
         raise setting_error("TARGET", file.url, rule, "write a config and name the column in input.columns.text")
-    raise ConfigError(f"{target}: none of its {len(files)} files is Parquet that can be read; the first: {problem}")
+    raise ConfigError(
+        f"{target}: none of its {len(files)} files is Parquet that can be read; the first: {problem}; for JSON "
+        "lines, run `corpusmill convert` first"
+    )
 
 
 def _bytes(metadata: pq.FileMetaData, name: str) -> int:

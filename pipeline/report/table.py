@@ -16,6 +16,8 @@ from pipeline.report import NO_SOURCE, breach
 
 ROWS = 16
 """Sources and datasets shown; the HTML page has more."""
+REASONS = 6
+"""Reasons shown, of all stages together."""
 REGIME_NAMES = {"fixed_epoch": "same epochs", "fixed_budget": "same token budget", "fixed_target": "same loss"}
 
 Record = Mapping[str, Any]
@@ -27,6 +29,7 @@ def table(report: Record) -> Group:
     parts: list[RenderableType] = [
         _title(report, measure, show),
         _stages(report["stages"], measure, show),
+        *_reasons(report["stages"], measure, show),
         _groups(report["sources"], "source", measure, show),
     ]
     if report["datasets"]:
@@ -94,6 +97,19 @@ def _stages(stages: Iterable[Record], measure: str, show: Callable[[float], str]
     return grid
 
 
+def _reasons(stages: Iterable[Record], measure: str, show: Callable[[float], str]) -> Iterable[Table]:
+    """The reasons that took the most documents; none where nothing was removed."""
+    found = [(stage["label"], reason) for stage in stages for reason in stage["reasons"]]
+    if not found:
+        return
+    grid = _grid("\nmost removed for", "\nby stage", "\ndocs", f"\n{measure}")
+    for label, reason in sorted(found, key=lambda pair: -pair[1]["docs"])[:REASONS]:
+        grid.add_row(Text(reason["reason"]), Text(label, "dim"), short(reason["docs"]), show(reason[measure]))
+    if len(found) > REASONS:
+        grid.add_row(Text(f"and {len(found) - REASONS:,} more reasons", "dim"))
+    yield grid
+
+
 def _groups(groups: list[Record], name: str, measure: str, show: Callable[[float], str]) -> Table:
     grid = _grid(f"\n{name}", "\ndocs in", "\ndocs kept", f"\n{measure} in", f"\n{measure} kept", "\nkept")
     shown = sorted(groups, key=lambda group: -group["in"][measure])
@@ -131,7 +147,7 @@ def _predictions(predictions: Iterable[Record]) -> Table:
 
 def _money(money: Record) -> Table:
     currency = money["currency"]
-    grid = _grid("\ntraining with the", "\nGPU-hours", "\nhow known", f"\nnet {currency}", "\nhow known")
+    grid = _grid("\ntraining with the", "\nGPU-hours saved", "\nhow known", f"\nnet {currency}", "\nhow known")
     for regime in REGIMES:
         hours, net = money["gpu_hours"][regime], money["net"][regime]
         grid.add_row(REGIME_NAMES[regime], *_figure(hours), *_figure(net))

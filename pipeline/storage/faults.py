@@ -31,6 +31,10 @@ _SHOWN_OPTIONS = {"endpoint_url", "region", "region_name", "profile", "project",
 """Options whose values may stand in a message; any other text among the options is taken for a secret."""
 
 
+_MAKING = {"write", "create"}
+"""What makes files, and the folders above them."""
+
+
 class MissingFileError(StorageError):
     """There is no file of that name."""
 
@@ -39,6 +43,10 @@ def storage_error(verb: str, where: str, error: Exception, options: Mapping[str,
     """The StorageError for a foreign exception met while doing `verb` to `where`."""
     if isinstance(error, FileExistsError):
         return AlreadyExistsError(f"cannot {verb} {where}: it exists already")
+    if isinstance(error, NotADirectoryError) and verb in _MAKING:
+        return StorageError(f"cannot {verb} {where}: what should be a folder above it is a file")
+    if isinstance(error, FileNotFoundError) and verb in _MAKING:
+        return StorageError(f"cannot {verb} {where}: its folder or bucket does not exist and cannot be made")
     if isinstance(error, FileNotFoundError | NotADirectoryError):
         return MissingFileError(f"cannot {verb} {where}: no such file")
     hint = "; check the permissions and credentials" if is_auth(error) else ""

@@ -151,6 +151,17 @@ class Store:
             "local or shared disk, or an object store with conditional writes (S3, Google Cloud Storage)"
         )
 
+    def probe_writable(self, key: str) -> None:
+        """Raise StorageError, naming the setting `key`, if no file can be made here; leaves nothing."""
+        path = f".probe-{secrets.token_hex(8)}"
+        try:
+            self.write_bytes(path, b"probe")
+        except StorageError as error:
+            raise StorageError(f"{key}: {error.message}") from error
+        finally:
+            with suppress(StorageError):
+                self.delete(path)
+
     def output(self, path: str, rows: int) -> Output:
         """The record of a published file. The process that wrote it need not read it again."""
         known = _published.pop((self, path), None)

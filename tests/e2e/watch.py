@@ -70,9 +70,11 @@ def reading() -> Iterator[dict[str, list[tuple[str, tuple[str, ...]]]]]:
         for module, name in ((slices, "stages"), (parts, "publish")):
             real = module.read_rows
 
-            def spied(part: Any, schema: Any, columns: Any, *rest: Any, real: Any = real, name: str = name) -> Any:
+            def spied(
+                part: Any, schema: Any, columns: Any, *rest: Any, real: Any = real, name: str = name, **more: Any
+            ) -> Any:
                 found[name].append((part.shard_id, tuple(columns)))
-                return real(part, schema, columns, *rest)
+                return real(part, schema, columns, *rest, **more)
 
             patch.setattr(module, "read_rows", spied)
         yield found

@@ -175,8 +175,20 @@ def test_a_guard(mill, corpus):
     code, out, err = mill("run", path, *limits)
     assert (code, out) == (3, "")
     assert "guards.accept" in err
+    assert Path(err.split("what would go: ")[1].strip()).is_file()
     assert not (corpus / "hot" / "small").exists()
     assert mill("run", path, *limits, "--set", "guards.accept=[s0, s1]")[0] == 5
+
+
+@pytest.mark.parametrize("tier", ["work", "hot", "cold"])
+def test_a_tier_that_cannot_be_written(mill, corpus, tier):
+    """A tier in which no file can be made is told with its key before any work, and its exit code is 4."""
+    (corpus / "file").write_bytes(b"")
+    code, _, err = mill("run", written(corpus), "--set", f"tiers.{tier}.url={corpus}/file/{tier}")
+    assert code == 4
+    assert f"tiers.{tier}: cannot " in err
+    assert "what should be a folder above it is a file" in err
+    assert "ingest" not in err
 
 
 def test_an_unreadable_shard_where_that_is_forbidden(mill, corpus):

@@ -120,7 +120,11 @@ def worth(report: Record) -> Html:
     wanted = dict.fromkeys(line for regime in REGIMES for line in needs(money["net"][regime]))
     lines = el("ul", *(el("li", el("code", line)) for line in wanted))
     return join(
-        el("p", "A removed token is not a saved token. What removal is worth depends on how a model is then trained."),
+        el(
+            "p",
+            "A removed token is not a saved token. How many GPU-hours removal saves depends on how a model is then "
+            "trained; net is their price less what getting there cost.",
+        ),
         el("div", *cards, class_="cards"),
         el("div", "To know what is unknown, add to the config:", lines, class_="notice") if wanted else None,
         el("h3", "What getting there cost"),

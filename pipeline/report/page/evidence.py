@@ -47,13 +47,15 @@ def examples(found: Sequence[Record]) -> Html | None:
 def example(given: Record) -> Html:
     """One removed document, beside the kept one it is charged to where there is one; what differs is marked."""
     notes = [el("code", given["reason"])]
+    alike, score = given.get("similarity"), given.get("score")
+    cut = "" if given.get("threshold") is None else f", threshold {signed(given['threshold'])}"
     if given.get("similarity_kind") == "exact":
         notes.append(join("exact copy"))
-    elif given.get("similarity") is not None:
-        notes.append(join(f"{given.get('similarity_kind') or 'measured'} similarity {number(given['similarity'])}"))
-    if given.get("score") is not None:
-        cut = "" if given.get("threshold") is None else f", threshold {signed(given['threshold'])}"
-        notes.append(join(f"score {signed(given['score'])}{cut}"))
+    elif alike is not None:
+        kind = given.get("similarity_kind") or "measured"
+        notes.append(join(f"{kind} similarity {number(alike)}{cut if score == alike else ''}"))
+    if score is not None and score != alike:
+        notes.append(join(f"score {signed(score)}{cut}"))
     left, right = clip(given["text_excerpt"]), clip(given.get("charged_excerpt"))
     place = f"{given['shard']}:{given['row']}"
     sides = [_excerpt("removed", place, marked(left, right) if right else left)]

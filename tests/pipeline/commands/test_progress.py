@@ -122,7 +122,7 @@ def test_an_attempt_that_failed():
     told = "rule.map ab-000000000000: attempt failed: WorkerLost: worker process 7 died"
     first, second, last = shown.getvalue().splitlines()[1:]
     assert (first, second) == (f"{told}; trying again", f"{told}; given up")
-    assert last == "rule: 2 tasks, done in 0.0 s"
+    assert last == "rule: 2 tasks, 1 failed, ended after 0.0 s"
 
 
 def test_text_is_not_markup():

@@ -10,7 +10,7 @@ from pydantic import Field, field_validator, model_validator
 
 from pipeline.config import check_files, load, loads
 from pipeline.config.settings import Settings, walk
-from pipeline.errors import ConfigError
+from pipeline.errors import ConfigError, nearest
 from pipeline.stage import Emit, GlobalStage, MapStage, Reduce, SettleStage, StageConfig, require
 from pipeline.units import Size
 
@@ -509,6 +509,11 @@ def test_column_without_its_label():
     """A stage's column that was named without the label is found again."""
     config = loads(change("by: quality.score", "by: logit"), REGISTRY)
     assert "did you mean 'quality.logit'?" in config.absent_column("logit", ["text"]).message
+
+
+def test_a_name_that_is_begun():
+    """Of two similar names the one that begins like what was written is the one that was meant."""
+    assert nearest("d.bits", ["d.tokens", "d.bit", "d.bits_per_byte"]) == "did you mean 'd.bits_per_byte'?"
 
 
 def test_files(tmp_path, monkeypatch):

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from pipeline import report
 from pipeline.errors import ContractError
-from pipeline.report.table import table
+from pipeline.report.table import REASONS, table
 from tests.pipeline.report.report_records import STAGES, config, counts, records
 
 
@@ -228,6 +228,17 @@ def test_the_table_fits_a_terminal_without_colour(built):
     for name in (*STAGES, "crawl-2026-10", "(none)", "train-b4-de"):
         assert name in text
     assert "\x1b[" in printed(built, force_terminal=True, color_system="truecolor")
+
+
+def test_the_table_says_why(built):
+    """The commonest reasons of all stages are there, the commonest first, and how many more there are."""
+    reasons = [reason for stage in built["stages"] for reason in stage["reasons"]]
+    reasons.sort(key=lambda reason: -reason["docs"])
+    text = printed(built).partition("most removed for")[2].partition("docs kept")[0]
+    places = [text.find(reason["reason"]) for reason in reasons[:REASONS]]
+    assert -1 not in places
+    assert places == sorted(places)
+    assert (f"and {len(reasons) - REASONS} more reasons" in text) == (len(reasons) > REASONS)
 
 
 def test_the_table_says_what_is_unknown_and_how_to_know_it():
