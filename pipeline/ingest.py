@@ -20,7 +20,7 @@ from pipeline.corpus import is_textual
 from pipeline.reading import RawBatch
 from pipeline.types import FAILED, SCORED
 
-VERSION = 1
+VERSION = 2
 LABEL = "ingest"
 REASONS = {
     "null_text": "the text is null",
@@ -62,13 +62,15 @@ def ingest(
     large = size > policy["max_document_bytes"]
     reason[large] = "oversize"
     failed, passes = broken | large, reason == ""
-    whole, content = hashes(text, rest_of_row(raw.columns, names["text"]))
+    rest = rest_of_row(raw.columns, names["text"])
+    whole, content = hashes(text, rest)
     out = {
         "state": columns.states(np.where(failed, FAILED, SCORED).astype(np.int8)),
         "measured": pa.array(np.ones(raw.rows, bool)),
         "reason": pa.array(reason, pa.large_string(), mask=passes),
         "message": _messages(reason, size, policy),
         "bytes": pa.array(np.where(failed, raw_size, size)),
+        "other_bytes": pa.array(_sizes(rest)),
         "text_hash": pa.array(whole),
         "content_hash": content,
     }
@@ -124,6 +126,7 @@ def _undecodable(raw: RawBatch) -> dict[str, pa.Array]:
         "reason": pa.array(["undecodable"] * rows, pa.large_string()),
         "message": pa.array([raw.error] * rows, pa.large_string()),
         "bytes": pa.array(np.zeros(rows, np.int64)),
+        "other_bytes": pa.array(np.zeros(rows, np.int64)),
         "text_hash": pa.array(np.zeros(rows, np.uint64)),
         "content_hash": pa.array([bytes(16)] * rows, pa.binary(16)),
         "source": strings, "language": strings, "id": strings,

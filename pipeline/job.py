@@ -49,6 +49,8 @@ class Job:
     sources: Mapping[str, Mapping[str, Any]]
     stages: Mapping[str, StageRef]
     slices: int
+    memory: int
+    """Bytes that a worker may hold: what decides how much is done at a time, and no result."""
     listing: str = ""
     """Path in the work tier of the table of slices (pipeline.listing)."""
     corpus_bytes: int = 0

@@ -1,29 +1,25 @@
-"""What a worker does to publish: hot dataset parts, archive parts, and the tables of removed and quarantined rows."""
+"""What a worker does to publish: hot parts (in `hot`), archive parts, and tables of removed and quarantined rows."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
-from pipeline import account, columns, ingest, utf8
+from pipeline import account, columns, hot, rowgroups
 from pipeline.binding import release
-from pipeline.errors import ContractError
 from pipeline.frame import Frame
 from pipeline.job import Job, PartSource, PublishWork
-from pipeline.reading import read_rows
-from pipeline.storage import Store
+from pipeline.rowgroups import GROUP_BYTES, frame_of
 from pipeline.types import CellResult, Output
 
-GROUP_BYTES = 16_000_000
-"""Text bytes of a row group of what we write."""
-GROUP_ROWS = 131_072
-HOT_LEVEL, COLD_LEVEL = 1, 6
-"""zstd levels: hot is read again and again, cold is paid for by the month."""
+COLD_LEVEL, TABLE_LEVEL = 6, 3
+"""Of zstd: cold files are paid for by the month."""
+LARGE_OF_MEMORY = 16
+"""While a row larger than a sixteenth of a worker's memory is written, the file that it comes from is closed: reading
+it holds more than three times the row."""
 EVIDENCE = pa.schema([
     ("shard", pa.large_string()), ("row", pa.int64()), ("id", pa.large_string()), ("source", pa.large_string()),
     ("language", pa.large_string()), ("stage", pa.large_string()), ("reason", pa.large_string()),
@@ -48,124 +44,7 @@ def run(job: Job, work: PublishWork) -> CellResult:
         return CellResult(cell=work.cell, outputs=(output,))
     if work.kind == "cold":
         return _archive(job, work)
-    return _hot(job, work)
-
-
-def frame_of(job: Job, source: PartSource) -> Frame:
-    """All numbers of a slice, no text."""
-    known = {}
-    for label, ref in source.sidecars.items():
-        names = {"shard": source.part.shard_id, "first_row": str(source.part.first_row), "key": ref.key}
-        known[label] = columns.read(job.work, ref.path, source.part.rows, names)
-    return Frame(0, source.part.rows, {}, None, known, token_ratio=job.token_ratio, sources=job.sources)
-
-
-# -- hot -------------------------------------------------------------------------------------------------------------
-
-
-def _hot(job: Job, work: PublishWork) -> CellResult:
-    held: dict[int, list[pa.Table]] = {index: [] for index in range(len(work.files))}
-    tokens = dict.fromkeys(held, 0)
-    for source in work.sources:
-        frame = frame_of(job, source)
-        live = frame.alive("split")
-        dataset = np.array(frame.of("split", "dataset").to_pylist(), object)
-        order = seeded(frame.of(ingest.LABEL, "content_hash"), job.seed)
-        chosen = np.full(frame.rows, -1, np.int64)
-        for index, file in enumerate(work.files):
-            rows = live & (dataset == file.dataset)
-            if file.of > 1:
-                rows &= (order >> np.uint64(40)).astype(np.int64) * file.of >> 24 == file.index
-            chosen[rows] = index
-            tokens[index] += int(frame.column("tokens").to_numpy()[rows].sum())
-        for first, piece in _rows(job, source, work.columns, chosen >= 0):
-            here = chosen[first : first + piece.num_rows]
-            extra = piece.append_column("order", pa.array(order[first : first + piece.num_rows]))
-            for index in np.unique(here[here >= 0]).tolist():
-                held[index].append(extra.filter(pa.array(here == index)))
-    written = [
-        _write_shuffled(job.hot, file.path, held.pop(index), job.schema, work.columns)
-        for index, file in enumerate(work.files)
-    ]
-    named = {file.path: [file.dataset, tokens[index]] for index, file in enumerate(work.files)}
-    return CellResult(cell=work.cell, outputs=tuple(written), facts={"files": named})
-
-
-def seeded(content: pa.Array, seed: int) -> np.ndarray:
-    """A 64-bit mix of the seed and each content hash: the published order. Rows of equal content keep corpus order."""
-    words = np.frombuffer(content.buffers()[1], np.uint64)[2 * content.offset : 2 * (content.offset + len(content))]
-    low, high = words[0::2], words[1::2]
-    with np.errstate(over="ignore"):
-        mixed = (low ^ np.uint64((seed * 0x9E3779B97F4A7C15) & (2**64 - 1))) * np.uint64(0xBF58476D1CE4E5B9)
-        mixed = (mixed ^ (mixed >> np.uint64(31)) ^ high) * np.uint64(0x94D049BB133111EB)
-        result: np.ndarray = mixed ^ (mixed >> np.uint64(29))
-    return result
-
-
-def _rows(job: Job, source: PartSource, names: Sequence[str], wanted: np.ndarray) -> Iterator[tuple[int, pa.Table]]:
-    """(first row, table of input columns) for batches that hold a wanted row, text under the byte policy."""
-    text = job.names["text"]
-    for raw in read_rows(source.part, job.schema, list(dict.fromkeys([*names, text])), wanted, text=text):
-        mask = wanted[raw.first : raw.first + raw.rows]
-        if raw.columns is None:
-            if raw.error and mask.any():
-                raise ContractError(f"{source.part.url}: rows that could be read before cannot be now: {raw.error}")
-            continue
-        found = dict(raw.columns)
-        found[text] = utf8.decoded(found[text])[0]
-        yield raw.first, pa.table({name: found[name] for name in names})
-
-
-def _write_shuffled(store: Store, path: str, pieces: list[pa.Table], schema: pa.Schema, names: Sequence[str]) -> Output:
-    kept = pa.schema([schema.field(name) for name in names])
-    if not pieces:
-        return _write(store, path, iter(()), kept, HOT_LEVEL)
-    order = np.concatenate([piece["order"].to_numpy() for piece in pieces])
-    pieces[:] = [piece.drop_columns(["order"]).combine_chunks() for piece in pieces]
-    return _write(store, path, _shuffled(pieces, np.argsort(order, kind="stable"), kept), kept, HOT_LEVEL)
-
-
-def _shuffled(pieces: Sequence[pa.Table], rows: np.ndarray, schema: pa.Schema) -> Iterator[pa.Table]:
-    """The rows of all pieces, numbered through, in the given order, in tables of about GROUP_BYTES.
-
-    Rows are taken piece by piece: joining the pieces first would hold the whole part twice.
-    """
-    begins = np.cumsum([0, *(piece.num_rows for piece in pieces)])
-    step = max(1, min(GROUP_ROWS, GROUP_BYTES * len(rows) // max(1, sum(map(_content_bytes, pieces)))))
-    for start in range(0, len(rows), step):
-        group = rows[start : start + step]
-        where = np.searchsorted(begins, group, side="right") - 1
-        by_piece = np.argsort(where, kind="stable")
-        cuts = np.searchsorted(where[by_piece], np.arange(len(pieces) + 1))
-        taken = [
-            pieces[index].take(pa.array(group[by_piece[low:high]] - begins[index]))
-            for index, (low, high) in enumerate(pairwise(cuts.tolist()))
-            if high > low
-        ]
-        table = pa.concat_tables(taken).combine_chunks()
-        yield table.take(pa.array(np.argsort(by_piece))).cast(schema)
-
-
-def _content_bytes(piece: pa.Table) -> int:
-    """Bytes of a piece's values, however it was cut: the size of row groups must not depend on that."""
-    textual = [column for column in piece.columns if pa.types.is_large_string(column.type)]
-    lengths = [int(pc.sum(pc.binary_length(column)).as_py() or 0) for column in textual]
-    return int(8 * piece.num_rows * piece.num_columns + sum(lengths))
-
-
-def _write(store: Store, path: str, tables: Iterator[pa.Table], schema: pa.Schema, level: int) -> Output:
-    rows = 0
-    strings = [item.name for item in schema if not pa.types.is_large_string(item.type)]
-    with (
-        store.writer(path) as handle,
-        pq.ParquetWriter(
-            handle, schema, compression="zstd", compression_level=level, use_dictionary=strings, store_schema=True
-        ) as out,
-    ):
-        for table in tables:
-            rows += table.num_rows
-            out.write_table(table, row_group_size=max(1, table.num_rows))
-    return store.output(path, rows=rows)
+    return hot.write(job, work)
 
 
 # -- cold ------------------------------------------------------------------------------------------------------------
@@ -188,19 +67,30 @@ def _archive(job: Job, work: PublishWork) -> CellResult:
                 *np.unique(np.array(reason.to_pylist(), object)[gone].astype(str), return_counts=True), strict=True
             ):
                 reasons[str(name)] = reasons.get(str(name), 0) + int(count)
-            for first, piece in _rows(job, source, work.columns, gone):
-                here = np.flatnonzero(gone[first : first + piece.num_rows])
-                if not len(here):
-                    continue
-                chosen = piece.take(pa.array(here))
-                own = pa.array(stage[first + here], pa.large_string()), reason.take(pa.array(first + here))
-                shard = pa.array([source.part.shard_id] * len(here), pa.large_string())
-                rows = pa.array(first + here + source.part.first_row)
-                arrays = [*(chosen[name] for name in work.columns), *own, shard, rows]
+            for rows, chosen in _texts_of(job, source, work.columns, gone):
+                own = pa.array(stage[rows], pa.large_string()), reason.take(pa.array(rows))
+                shard = pa.array([source.part.shard_id] * len(rows), pa.large_string())
+                arrays = [*chosen.columns, *own, shard, pa.array(rows + source.part.first_row)]
                 yield pa.table(dict(zip(kept.names, arrays, strict=True))).cast(kept)
 
-    output = _write(job.cold, file.path, _gathered(tables()), kept, COLD_LEVEL)
+    output = rowgroups.write(job.cold, file.path, _gathered(tables()), kept, COLD_LEVEL)
     return CellResult(cell=work.cell, outputs=(output,), facts={"reasons": dict(sorted(reasons.items()))})
+
+
+def _texts_of(
+    job: Job, source: PartSource, names: Sequence[str], wanted: np.ndarray
+) -> Iterator[tuple[np.ndarray, pa.Table]]:
+    """(rows in the slice, table of input columns) for the wanted rows, in order."""
+    left = wanted.copy()
+    while left.any():
+        reading = rowgroups.rows_of(job, source, names, left)
+        for first, piece in reading:
+            here = np.flatnonzero(left[first : first + piece.num_rows])
+            left[first + here] = False
+            if piece.nbytes > job.memory // LARGE_OF_MEMORY:
+                reading.close()
+                pa.default_memory_pool().release_unused()
+            yield first + here, piece if len(here) == piece.num_rows else piece.take(pa.array(here))
 
 
 def _free(schema: pa.Schema, name: str) -> str:
@@ -212,11 +102,11 @@ def _gathered(tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
     """Small tables joined to row groups of about GROUP_BYTES."""
     held, size = list[pa.Table](), 0
     for table in tables:
-        held.append(table)
-        size += table.nbytes
-        if size >= GROUP_BYTES:
+        if held and size + table.nbytes > GROUP_BYTES:
             yield pa.concat_tables(held)
             held, size = [], 0
+        held.append(table)
+        size += table.nbytes
     if held:
         yield pa.concat_tables(held)
 
@@ -231,7 +121,7 @@ def _table(job: Job, work: PublishWork) -> Output:
         table = make(job, source, dry_run=work.dry_run).slice(source.skip, left)
         tables.append(table.cast(schema))
         left -= table.num_rows
-    return _write(job.work, work.files[0].path, iter(tables), schema, 3)
+    return rowgroups.write(job.work, work.files[0].path, iter(tables), schema, TABLE_LEVEL)
 
 
 def _removed_rows(job: Job, source: PartSource, *, dry_run: bool) -> pa.Table:

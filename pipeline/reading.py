@@ -19,9 +19,10 @@ from pipeline.types import Slice
 
 BATCH_BYTES = 4_000_000
 """Decoded bytes that a batch is filled up to. One row may be more: then it is a batch of its own."""
-DECODED_BYTES = 1_000_000
-"""What is decoded in one go, as far as the rows before tell."""
-FIRST_ROWS, FEW_ROWS, MANY_ROWS = 16, 64, 1024
+DECODED_BYTES = 64_000
+"""What is decoded in one go, as far as the footer and the rows before tell: large rows are then decoded one by one, and
+the calls for small ones cost little."""
+FIRST_ROWS, FEW_ROWS, MANY_ROWS = 4, 64, 1024
 """Rows decoded in one go: at first, at most, and at most in a row group that is small whatever its rows are."""
 SMALL_GROUP = 64_000_000
 
@@ -117,7 +118,9 @@ def _most_rows(reader: pq.ParquetFile, group: int) -> int:
     info = reader.metadata.row_group(group)
     chunks = [info.column(index) for index in range(info.num_columns)]
     size = sum(chunk.total_uncompressed_size for chunk in chunks)
-    return FEW_ROWS if size > SMALL_GROUP or any(chunk.has_dictionary_page for chunk in chunks) else MANY_ROWS
+    small = size <= SMALL_GROUP and not any(chunk.has_dictionary_page for chunk in chunks)
+    fitting = DECODED_BYTES * info.num_rows // max(1, size)
+    return max(1, min(MANY_ROWS if small else FEW_ROWS, fitting))
 
 
 def _halved(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:

@@ -113,7 +113,7 @@ def _driver(opened: Opened, log: Ledger, execute: Run, notify: Notify, listed: s
         seed=config.run.seed,
         sources={name: item.model_dump(mode="json") for name, item in config.sources.items()},
         stages=stage_refs(config, opened.hashes),
-        slices=len(corpus.slices), listing=listed,
+        slices=len(corpus.slices), memory=config.run.worker_memory, listing=listed,
     )  # fmt: skip
     return Driver(
         config=config, corpus=corpus, chain=opened.chain, job=job, ledger=log, execute=execute, notify=notify,

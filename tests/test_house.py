@@ -61,6 +61,7 @@ TESTED_BY = {
     "tests/pipeline/commands/test_convert.py": "pipeline/commands/kinds",
     "tests/pipeline/commands/test_explain.py": "pipeline/commands/target",
     "tests/pipeline/test_cli.py": "pipeline/commands/shown",
+    "tests/pipeline/test_hot.py": "pipeline/rowgroups",
     "tests/contract/test_executors.py": "pipeline/executors/ray pipeline/job",
     "tests/contract/test_stages.py": "pipeline/stage",
     "tests/stages/test_quality.py": "stages/text/classifier stages/text/flatten stages/text/sample",

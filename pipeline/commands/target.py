@@ -20,7 +20,7 @@ from pipeline.frame import Frame
 from pipeline.handoff import manifest
 from pipeline.job import PartSource, SidecarRef
 from pipeline.opened import hot_store, prepare
-from pipeline.parts import frame_of
+from pipeline.rowgroups import frame_of
 from pipeline.stage import Stage
 from pipeline.storage import Store, locate
 from pipeline.types import Output, Slice

@@ -59,7 +59,7 @@ def work(folder, *deeds):
         work=store, hot=Store(config.tiers.hot.url), cold=Store(config.tiers.cold.url), schema=corpus.schema,
         names=corpus.names, policy={"invalid_utf8": "replace", "max_document_bytes": 1000},
         token_ratio=ingest.token_ratio(None), seed=0, sources={}, stages=runs.stage_refs(config, opened.hashes),
-        slices=len(corpus.slices), listing=listing.put(store, corpus.slices),
+        slices=len(corpus.slices), memory=config.run.worker_memory, listing=listing.put(store, corpus.slices),
     )  # fmt: skip
     nothing = plan.Known(done=lambda *_: None, latest=lambda *_: None)
     units = list(plan.slice_units(plan.fuse(opened.chain)[0], opened.chain, corpus.slices, nothing, {}))
