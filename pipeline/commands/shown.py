@@ -99,7 +99,7 @@ def _fate(found: Record) -> Text:
         line.append(f": {found['reason']}")
         line.append(f" ({found['meaning']})" if found.get("meaning") else "", "dim")
     if found.get("dataset"):
-        line.append(f": dataset {found['dataset']}")
+        line.append(f": dataset {found['dataset']}{'' if found['manifest'] else ', not published'}")
     for place in (found.get("manifest"), found.get("archive") and "{file} row {row}".format(**found["archive"])):
         line.append(f"\n{place}" if place else "", "dim")
     return line
