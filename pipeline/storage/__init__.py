@@ -10,14 +10,15 @@ in a config, a log or a pickle.
 
     store.py     Store, and files known by their URL      local.py    files of this machine's own file systems
     listing.py   what an input path names                 remote.py   everything else; the only importer of fsspec
-    faults.py    what a failed request means
+    faults.py    what a failed request means              root.py     what those two have in common
 """
 
 from __future__ import annotations
 
 from pipeline.storage.listing import InputFile, Listing, expand
-from pipeline.storage.local import Entry, is_temporary
+from pipeline.storage.local import is_temporary
 from pipeline.storage.remote import counts
+from pipeline.storage.root import Entry
 from pipeline.storage.store import Store, entry_of, fetch, locate, open_url
 
 __all__ = [

@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 
 from pipeline.errors import ConfigError
-from pipeline.storage.local import Entry
+from pipeline.storage.root import Entry
 from pipeline.storage.store import Store, locate
 
 

@@ -7,26 +7,14 @@ import secrets
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import BinaryIO
 
 from pipeline.storage.faults import MissingFileError, storage_error
-
-if TYPE_CHECKING:
-    from pipeline.storage.store import Store
+from pipeline.storage.root import Entry, Root
 
 TEMPORARY = ".tmp"
 """Files are written as `.<random>.tmp` beside their final name. A kill can leave one behind."""
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """A file in a store. `stamp` is its etag, or its modification time where the store has none."""
-
-    path: str
-    size: int
-    stamp: str
 
 
 def is_temporary(path: str) -> bool:
@@ -36,7 +24,7 @@ def is_temporary(path: str) -> bool:
 
 
 @contextmanager
-def place(store: Store, verb: str, path: str) -> Iterator[Path]:
+def place(store: Root, verb: str, path: str) -> Iterator[Path]:
     """The file's place; an OSError of the body becomes a StorageError."""
     try:
         yield Path(store.url, path)
@@ -44,19 +32,19 @@ def place(store: Store, verb: str, path: str) -> Iterator[Path]:
         raise storage_error(verb, store.where(path), error) from error
 
 
-def look(store: Store, path: str) -> Entry | None:
+def look(store: Root, path: str) -> Entry | None:
     with suppress(MissingFileError), place(store, "read", path) as file:
         found = file.stat()
         return Entry(path, found.st_size, str(found.st_mtime_ns)) if file.is_file() else None
     return None
 
 
-def read(store: Store, path: str) -> bytes:
+def read(store: Root, path: str) -> bytes:
     with place(store, "read", path) as file:
         return file.read_bytes()
 
 
-def reader(store: Store, path: str) -> BinaryIO:
+def reader(store: Root, path: str) -> BinaryIO:
     import pyarrow as pa
 
     with place(store, "read", path) as file:
@@ -64,14 +52,14 @@ def reader(store: Store, path: str) -> BinaryIO:
         return handle
 
 
-def children(store: Store, path: str) -> tuple[Sequence[str], Sequence[Entry]]:
+def children(store: Root, path: str) -> tuple[Sequence[str], Sequence[Entry]]:
     """The folders and the files directly below the folder `path`."""
     with suppress(MissingFileError), place(store, "list", path) as folder:
         return _scan(str(folder), path)
     return (), ()
 
 
-def below(store: Store, path: str) -> Iterator[Entry]:
+def below(store: Root, path: str) -> Iterator[Entry]:
     """Every file below the folder `path`."""
     folders, files = children(store, path)
     yield from files
@@ -90,14 +78,14 @@ def staged(folder: Path) -> Iterator[Path]:
         stage.unlink(missing_ok=True)
 
 
-def publish(store: Store, stage: Path, path: str) -> None:
+def publish(store: Root, stage: Path, path: str) -> None:
     with place(store, "write", path) as final:
         _sync(stage)
         stage.replace(final)
         _sync(final.parent)
 
 
-def create(store: Store, path: str, data: bytes) -> None:
+def create(store: Root, path: str, data: bytes) -> None:
     with place(store, "create", path) as final, staged(final.parent) as stage:
         stage.write_bytes(data)
         _sync(stage)
@@ -110,12 +98,12 @@ def create(store: Store, path: str, data: bytes) -> None:
         _sync(final.parent)
 
 
-def delete(store: Store, path: str) -> None:
+def delete(store: Root, path: str) -> None:
     with suppress(MissingFileError), place(store, "delete", path) as file:
         file.unlink()
 
 
-def delete_tree(store: Store, path: str) -> None:
+def delete_tree(store: Root, path: str) -> None:
     # A late attempt may still write into the folder: what stays behind is named by no record.
     shutil.rmtree(Path(store.url, path), ignore_errors=True)
 

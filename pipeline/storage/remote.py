@@ -19,15 +19,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 from pipeline.errors import AlreadyExistsError, ConfigError, CorpusmillError, StorageError
 from pipeline.keys import canonical
 from pipeline.storage.faults import MissingFileError, is_auth, is_taken, is_transient, said, shown, storage_error
-from pipeline.storage.local import Entry
-
-if TYPE_CHECKING:
-    from pipeline.storage.store import Store
+from pipeline.storage.root import Entry, Root
 
 T = TypeVar("T")
 
@@ -47,7 +44,7 @@ def counts() -> dict[str, int]:
     return {"retries": _counts["retries"], "renewals": _counts["renewals"]}
 
 
-def request(store: Store, verb: str, path: str, action: Callable[[Any, str], T]) -> T:
+def request(store: Root, verb: str, path: str, action: Callable[[Any, str], T]) -> T:
     """`action(file system, full name)`, repeated while it fails for a reason that may pass."""
     pauses, renewed = iter(PAUSES), False
     while True:
@@ -69,10 +66,10 @@ def request(store: Store, verb: str, path: str, action: Callable[[Any, str], T])
                 raise storage_error(verb, store.where(path), error, _resolved(store.options)) from error
 
 
-# -- the same functions as in local.py -------------------------------------------------------------------------------
+# -- what root.Files asks for ----------------------------------------------------------------------------------------
 
 
-def look(store: Store, path: str) -> Entry | None:
+def look(store: Root, path: str) -> Entry | None:
     def info(filesystem: Any, name: str) -> Entry | None:
         filesystem.invalidate_cache()
         found = filesystem.info(name)
@@ -83,15 +80,15 @@ def look(store: Store, path: str) -> Entry | None:
     return None
 
 
-def read(store: Store, path: str) -> bytes:
+def read(store: Root, path: str) -> bytes:
     return request(store, "read", path, lambda filesystem, name: bytes(filesystem.cat_file(name)))
 
 
-def reader(store: Store, path: str) -> BinaryIO:
+def reader(store: Root, path: str) -> BinaryIO:
     return io.BufferedReader(_Reader(store, store.entry(path)), READ_AHEAD)
 
 
-def children(store: Store, path: str) -> tuple[Sequence[str], Sequence[Entry]]:
+def children(store: Root, path: str) -> tuple[Sequence[str], Sequence[Entry]]:
     def ls(filesystem: Any, name: str) -> tuple[Sequence[str], Sequence[Entry]]:
         filesystem.invalidate_cache()
         return _entries(filesystem.ls(name, detail=True), name, path)
@@ -101,7 +98,7 @@ def children(store: Store, path: str) -> tuple[Sequence[str], Sequence[Entry]]:
     return (), ()
 
 
-def below(store: Store, path: str) -> Iterator[Entry]:
+def below(store: Root, path: str) -> Iterator[Entry]:
     def find(filesystem: Any, name: str) -> Sequence[Entry] | None:
         if not _lists_flat(filesystem):
             return None
@@ -113,11 +110,11 @@ def below(store: Store, path: str) -> Iterator[Entry]:
         yield from _walk(store, path) if found is None else found
 
 
-def publish(store: Store, stage: Path, path: str) -> None:
+def publish(store: Root, stage: Path, path: str) -> None:
     request(store, "write", path, lambda filesystem, name: _upload(filesystem, stage, name))
 
 
-def create(store: Store, path: str, data: bytes) -> None:
+def create(store: Root, path: str, data: bytes) -> None:
     tries = 0
 
     def put(filesystem: Any, name: str) -> None:
@@ -133,12 +130,12 @@ def create(store: Store, path: str, data: bytes) -> None:
             raise
 
 
-def delete(store: Store, path: str) -> None:
+def delete(store: Root, path: str) -> None:
     with suppress(MissingFileError):
         request(store, "delete", path, lambda filesystem, name: filesystem.rm_file(name))
 
 
-def delete_tree(store: Store, path: str) -> None:
+def delete_tree(store: Root, path: str) -> None:
     names = [entry.path[len(path) + 1 :] for entry in below(store, path)]
     with suppress(MissingFileError):
         request(store, "delete", path, lambda filesystem, root: _delete_all(filesystem, root, names))
@@ -147,7 +144,7 @@ def delete_tree(store: Store, path: str) -> None:
 class _Reader(io.RawIOBase):
     """A file read by ranges, each with the store's retries: a broken connection costs a range, not the file."""
 
-    def __init__(self, store: Store, entry: Entry) -> None:
+    def __init__(self, store: Root, entry: Entry) -> None:
         self._store, self._entry, self._at = store, entry, 0
 
     def readable(self) -> bool:
@@ -190,7 +187,7 @@ class _Reader(io.RawIOBase):
 # -- connections -----------------------------------------------------------------------------------------------------
 
 
-def _connected(store: Store) -> tuple[Any, str]:
+def _connected(store: Root) -> tuple[Any, str]:
     """The file system that this process has for the store, and the store's root in it."""
     key = _connection(store)
     with _lock:
@@ -200,17 +197,17 @@ def _connected(store: Store) -> tuple[Any, str]:
     return filesystem, filesystem._strip_protocol(store.url).rstrip("/")  # noqa: SLF001 - fsspec has no public name
 
 
-def _disconnect(store: Store) -> None:
+def _disconnect(store: Root) -> None:
     with _lock:
         _filesystems.pop(_connection(store), None)
 
 
-def _connection(store: Store) -> tuple[int, str, bytes]:
+def _connection(store: Root) -> tuple[int, str, bytes]:
     """What a connection serves: one bucket or host of one process, so that nothing is shared over a fork."""
     return os.getpid(), "/".join(store.url.split("/")[:3]), canonical(dict(store.options))
 
 
-def _connect(store: Store) -> Any:
+def _connect(store: Root) -> Any:
     import fsspec
     from fsspec.registry import known_implementations
 
@@ -269,7 +266,7 @@ def _lists_flat(filesystem: Any) -> bool:
     return _in_memory(filesystem) or getattr(type(filesystem), "_find", inherited) is not inherited
 
 
-def _walk(store: Store, path: str) -> Iterator[Entry]:
+def _walk(store: Root, path: str) -> Iterator[Entry]:
     folders, files = children(store, path)
     yield from files
     for folder in folders:

@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import ModuleType
 from typing import Any, BinaryIO
 
 import xxhash
@@ -20,7 +19,7 @@ from pipeline.errors import AlreadyExistsError, ConfigError, StorageError
 from pipeline.keys import canonical
 from pipeline.storage import local, remote
 from pipeline.storage.faults import MissingFileError, shown
-from pipeline.storage.local import Entry
+from pipeline.storage.root import Entry, Files
 from pipeline.types import Output
 
 _CHUNK = 8 << 20
@@ -44,7 +43,7 @@ class Store:
         return "://" not in self.url
 
     @property
-    def _files(self) -> ModuleType:
+    def _files(self) -> Files:
         return local if self.is_local else remote
 
     def child(self, path: str) -> Store:
@@ -69,7 +68,7 @@ class Store:
 
     def entry(self, path: str) -> Entry:
         """Size and stamp of the file as it is now. Raises StorageError if there is none."""
-        found: Entry | None = self._files.look(self, _inside(path))
+        found = self._files.look(self, _inside(path))
         if found is None:
             raise MissingFileError(f"cannot read {self.where(path)}: no such file")
         return found
@@ -78,13 +77,11 @@ class Store:
         return self.entry(path).size
 
     def read_bytes(self, path: str) -> bytes:
-        data: bytes = self._files.read(self, _inside(path))
-        return data
+        return self._files.read(self, _inside(path))
 
     def open(self, path: str) -> BinaryIO:
         """A seekable binary file for reading: Arrow's own for local files, so that it reads them without Python."""
-        handle: BinaryIO = self._files.reader(self, _inside(path))
-        return handle
+        return self._files.reader(self, _inside(path))
 
     def list(self, prefix: str = "") -> Sequence[Entry]:
         """Every file below the folder `prefix`, sorted by path; none if there is no such folder."""
@@ -92,8 +89,7 @@ class Store:
 
     def children(self, prefix: str = "") -> tuple[Sequence[str], Sequence[Entry]]:
         """The folders and the files directly below the folder `prefix`, in no promised order."""
-        found: tuple[Sequence[str], Sequence[Entry]] = self._files.children(self, _inside(prefix))
-        return found
+        return self._files.children(self, _inside(prefix))
 
     def write_bytes(self, path: str, data: bytes) -> None:
         with self.writer(path) as handle:
