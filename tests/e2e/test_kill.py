@@ -8,6 +8,7 @@ import random
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import harness
@@ -73,6 +74,19 @@ def wait_for(process, folder, count):
         time.sleep(0.002)
 
 
+def wait_for_end(processes):
+    """Until none of them runs. One that has ended and that nobody reaps is no longer at work either."""
+
+    def at_work(process):
+        with suppress(psutil.NoSuchProcess):
+            return process.status() != psutil.STATUS_ZOMBIE
+        return False
+
+    deadline = time.monotonic() + 60
+    while any(map(at_work, processes)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+
+
 def clean(config):
     """No file that was being written lies in what was published or reported."""
     results = work_store(config).local_path("results")
@@ -85,19 +99,20 @@ def test_a_killed_driver_is_taken_over(corpus, unbroken, tmp_path, seed):
     """Killed -9 at a random moment, the run starts again at once, redoes nothing that was recorded, ends the same."""
     expected, most = unbroken
     draw = random.Random(seed)
-    process = drive(configure(corpus, tmp_path, "run.workers=2"), tmp_path)
+    exchange = f"run.keep_exchange={'false' if seed % 2 else 'true'}"
+    process = drive(configure(corpus, tmp_path, "run.workers=2", exchange), tmp_path)
     wait_for(process, tmp_path, draw.randrange(3, most - 4))
     time.sleep(draw.random() / 20)
     orphans = psutil.Process(process.pid).children(recursive=True) if process.poll() is None else []
     process.kill()
     process.wait()
 
-    config = configure(corpus, tmp_path)
+    config = configure(corpus, tmp_path, exchange)
     before, done = watch.newest(config), watch.committed(config)
     notes = []
     report = runs.run(config, lambda kind, facts: notes.append(facts["text"]) if kind == "note" else None)
     assert not [note for note in notes if "waiting" in note]
-    psutil.wait_procs(orphans, timeout=60)
+    wait_for_end(orphans)
     again = [watch.name_of(cell) for cell in watch.cells(config, before)]
     assert not done & set(again)
     assert len(again) == len(set(again))
@@ -119,7 +134,7 @@ def test_killed_again_and_again_it_comes_to_an_end(corpus, unbroken, tmp_path):
         orphans += psutil.Process(process.pid).children(recursive=True) if process.poll() is None else []
         process.kill()
         process.wait()
-    psutil.wait_procs(orphans, timeout=60)
+    wait_for_end(orphans)
     config = configure(corpus, tmp_path)
     report = harness.run(config)
     done = [watch.name_of(cell) for cell in watch.cells(config)]
@@ -192,6 +207,28 @@ def test_a_killed_ray_worker_is_a_lost_attempt(doomed, ray_session):
     config = doomed("ray", "run.executor=ray")
     failed = ends_the_same(config, harness.run(config), doomed("clean"))
     assert failed["error"] == "WorkerLost"
+
+
+@pytest.mark.slow
+@pytest.mark.ray
+def test_a_killed_driver_of_ray_is_taken_over(corpus, unbroken, tmp_path):
+    """A driver killed with its own Ray cluster at work is taken over at once, whatever that cluster still writes."""
+    expected, most = unbroken
+    process = drive(configure(corpus, tmp_path, "run.workers=2", "run.executor=ray"), tmp_path)
+    wait_for(process, tmp_path, most // 2)
+    # Ray's agents stay for a minute, and write nothing of ours.
+    children = psutil.Process(process.pid).children(recursive=True)
+    orphans = [child for child in children if "Agent" not in " ".join(child.cmdline())]
+    process.kill()
+    process.wait()
+    config = configure(corpus, tmp_path)
+    before, done = watch.newest(config), watch.committed(config)
+    report = runs.run(config)
+    assert not done & {watch.name_of(cell) for cell in watch.cells(config, before)}
+    wait_for_end(orphans)
+    harness.sound(config, report)
+    assert harness.differing(harness.outcome(config, report), expected) == []
+    assert clean(config)
 
 
 @pytest.mark.slow

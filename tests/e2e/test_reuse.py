@@ -10,6 +10,7 @@ import harness
 import pytest
 import watch
 
+from pipeline.errors import ContractError
 from pipeline.opened import prepare
 
 STAGES = (
@@ -188,3 +189,26 @@ def test_coming_back_finds_everything(root):
     newest = harness.newest_manifest(configure(root))
     assert newest["id"] == first["id"]
     assert newest["version"] == first["version"] + 2
+
+
+def test_a_guard_is_accepted_without_new_work(root):
+    """A guard stops before anything is published; accepted by the name it told, the run goes on from what is done."""
+    before = harness.newest_manifest(configure(root))
+    strict = ("guards.max_source_loss=0.01", "guards.min_docs=10")
+    with watch.computing(configure(root)) as computed, pytest.raises(ContractError, match=r"guards\.accept") as stopped:
+        harness.run(configure(root, *strict))
+    assert computed == {}
+    assert all(name in stopped.value.message for name in ("s0", "s1"))
+    assert harness.newest_manifest(configure(root)) == before
+    computed, _, _ = again(root, *strict, "guards.accept=[s0, s1]")
+    assert computed == {}
+
+
+def test_a_new_hot_tier_is_filled_without_new_work(root):
+    """Another place to publish to gets the same corpus under the same id, and no cell is computed."""
+    first = harness.newest_manifest(configure(root))
+    config = configure(root, f"tiers.hot.url='{root}/run/other'")
+    with watch.computing(config) as computed:
+        harness.run(config)
+    assert computed == {}
+    assert harness.newest_manifest(config)["id"] == first["id"]

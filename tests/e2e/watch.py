@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pipeline import parts, slices, steps
+from pipeline import rowgroups, slices, steps
 from pipeline.config import Config
 from pipeline.frame import Frame
 from pipeline.opened import work_store
@@ -67,7 +67,7 @@ def reading() -> Iterator[dict[str, list[tuple[str, tuple[str, ...]]]]]:
     """Readings of input rows inside the block: (shard, columns), under `stages` and under `publish`."""
     found: dict[str, list[tuple[str, tuple[str, ...]]]] = {"stages": [], "publish": []}
     with pytest.MonkeyPatch.context() as patch:
-        for module, name in ((slices, "stages"), (parts, "publish")):
+        for module, name in ((slices, "stages"), (rowgroups, "publish")):
             real = module.read_rows
 
             def spied(
