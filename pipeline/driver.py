@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from pipeline import account, exchange, plan
+from pipeline import account, damage, exchange, plan
 from pipeline.config import Config
 from pipeline.corpus import Corpus
 from pipeline.errors import BY_NAME, ContractError, WorkError
@@ -19,7 +19,7 @@ from pipeline.executors.local import Run
 from pipeline.job import Job, SidecarRef
 from pipeline.ledger import Ledger
 from pipeline.plan import Phase
-from pipeline.types import Cell, CellResult, Outcome, Task
+from pipeline.types import Cell, CellResult, Outcome, Output, Task
 
 Notify = Callable[[str, Mapping[str, Any]], None]
 """Told of progress, as a kind and its facts:
@@ -56,6 +56,9 @@ class Driver:
     reused: dict[str, int] = field(default_factory=dict)
     damaged: set[str] = field(default_factory=set)
     _fresh: dict[str, CellResult] = field(default_factory=dict)
+    _unread: dict[str, Output] = field(default_factory=dict)
+    """Files of earlier runs that this one counts on and has not compared with their record yet."""
+    _sound: set[str] = field(default_factory=set)
 
     # -- what is done ------------------------------------------------------------------------------------------------
 
@@ -75,11 +78,33 @@ class Driver:
     def _whole(self, result: CellResult) -> bool:
         """Whether the files of a result are there with their recorded size."""
         for output in result.outputs:
+            if output.path in self.damaged:
+                return False
             if self.files.get(output.path) != output.bytes:
                 if output.path in self.files:
                     self.damaged.add(output.path)
                 return False
+            if output.path not in self._sound:
+                self._unread[output.path] = output
         return True
+
+    def trust(self, paths: Iterable[str]) -> None:
+        """Compare those of the files that an earlier run left with the ledger's checksums, before they are read.
+
+        Raises DamagedError where one differs: then its cell is no longer done, and whatever was planned is void.
+        """
+        asked = [self._unread.pop(path) for path in dict.fromkeys(paths) if path in self._unread]
+        self._sound.update(output.path for output in asked)
+        waiting = {task.id: task for task in damage.tasks(asked)}
+        for _ in range(self.config.run.max_attempts if waiting else 0):
+            for outcome in self.execute(self.job, list(waiting.values())):
+                if not outcome.error:
+                    del waiting[outcome.task]
+                    self.damaged.update(outcome.results[0].facts["damaged"])
+        if waiting:
+            raise WorkError(f"{outcome.error} while files of an earlier run were checked: {outcome.message}")
+        if not self.damaged.isdisjoint(output.path for output in asked):
+            raise damage.DamagedError("files of an earlier run are not as recorded")
 
     def latest(self, score_key: str, unit: str) -> CellResult | None:
         """The newest sidecar that holds measures of this score key."""
@@ -147,7 +172,9 @@ class Driver:
             return self.done(settled.whole("all")) is None
         if phase.kind == "settle":
             return True
-        return not self.complete(self.phase(phase.label, "scatter"))
+        reduced = [p for p in self.chain if p.label == phase.label and p.kind == "reduce"]
+        told = all(self.partition_results(p, whole=False) for p in reduced)  # the report has their sums
+        return not (told and self.complete(self.phase(phase.label, "scatter")))
 
     def _slices(self, group: Sequence[Phase]) -> None:
         sources = {phase.source: self._files_of(phase.source) for phase in group if phase.source}
@@ -202,7 +229,11 @@ class Driver:
         source, results = self._source(phase.source)
         parts = self.partition_count(phase, results)
         ordinals = range(len(results)) if source.over == "slices" else [None] * len(results)
-        paths = [(result.outputs[0].path, ordinal) for result, ordinal in zip(results, ordinals, strict=True)]
+        paths = [
+            (output.path, ordinal)
+            for result, ordinal in zip(results, ordinals, strict=True)
+            for output in result.outputs
+        ]
         tasks = [
             plan.reduce_task(phase, paths, part, parts, exchange.bounds(part, parts, exchange.KEY_SPACE))
             for part in range(parts)
@@ -213,7 +244,8 @@ class Driver:
 
     def _settle(self, phase: Phase) -> None:
         task = plan.settle_task(phase, [])
-        if self.done(task.cells[0]) is not None:
+        if (done := self.done(task.cells[0])) is not None:
+            self.trust(output.path for output in done.outputs)
             self._count(phase.label, 0, 1)
             return
         measured = next(p for p in self.chain if p.key == phase.source)
@@ -225,6 +257,7 @@ class Driver:
 
     def do(self, tasks: Sequence[Task]) -> None:
         """Run tasks until each has ended; lost and passing failures are tried again, a bounded number of times."""
+        self.trust(path for task in tasks for path in damage.reads(task.work))
         first = self.ledger.state.runs << 8
         waiting = [replace(task, attempt=first) for task in tasks]
         last = first + self.config.run.max_attempts

@@ -12,7 +12,7 @@ import pyarrow as pa
 from pipeline.corpus import BadShard
 from pipeline.stage import Stage, StageConfig
 from pipeline.storage import Store
-from pipeline.types import Cell, Slice
+from pipeline.types import Cell, Output, Slice
 
 StepKind = Literal["ingest", "map", "measure", "emit", "scatter", "account"]
 
@@ -119,6 +119,14 @@ class SettleWork:
     sources: tuple[str, ...]
     path: str
     builtin: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CheckWork:
+    """Compare files that an earlier run left with what the ledger recorded of them."""
+
+    cell: Cell
+    outputs: tuple[Output, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -11,6 +11,7 @@ from typing import Any
 
 from pipeline import __version__, account, binding, cuts, ingest, ledger, listing, plan, publish, report, results
 from pipeline.config import Config
+from pipeline.damage import DamagedError
 from pipeline.driver import Driver, Notify, cores
 from pipeline.errors import AlreadyExistsError, ConfigError, ContractError
 from pipeline.executors import local
@@ -45,8 +46,12 @@ def run(config: Config, notify: Notify = silent, *, sample: results.Sample | Non
 
     with Ledger.open(opened.work, facts, tell=tell) as log, executor(config) as execute:
         driver = _driver(opened, log, execute, notify, listed)
-        driver.run()
-        return _finish(opened, driver, run_json, started, sample)
+        while True:
+            try:
+                driver.run()
+                return _finish(opened, driver, run_json, started, sample)
+            except DamagedError:  # its cell is missing now; every file can be found damaged once
+                continue
 
 
 def claim(opened: Opened) -> dict[str, Any]:

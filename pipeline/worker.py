@@ -13,10 +13,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from pipeline import account, exchange, parts, settle
+from pipeline import account, damage, exchange, parts, settle
 from pipeline.binding import context, stage_of
 from pipeline.errors import CorpusmillError
-from pipeline.job import Job, ReduceWork, SettleWork, SliceWork
+from pipeline.job import CheckWork, Job, ReduceWork, SettleWork, SliceWork
 from pipeline.keys import canonical
 from pipeline.slices import run_unit
 from pipeline.stage import GlobalStage, Reduce, SettleStage
@@ -72,6 +72,8 @@ def _results(job: Job, task: Task) -> list[CellResult]:
         result = _reduce(job, work, task.attempt)
     elif isinstance(work, SettleWork):
         result = _settle(job, work)
+    elif isinstance(work, CheckWork):
+        result = damage.check(job, work)
     else:
         result = parts.run(job, work)
     return [replace(result, facts={**result.facts, "cpu": round(time.process_time() - begun, 4)})]

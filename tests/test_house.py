@@ -21,7 +21,7 @@ LAYERS = """
     stage handoff storage
     config
     corpus reading columns ingest frame split
-    job binding listing exchange account state ledger
+    job damage binding listing exchange account state ledger
     examples steps slices rowgroups hot parts worker
     executors.local executors.ray
     plan opened cuts publish driver
