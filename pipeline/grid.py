@@ -20,6 +20,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pipeline.errors import setting_error
+
 Ints = npt.NDArray[np.integer[Any]]
 Floats = npt.NDArray[np.float64]
 Name = tuple[str | int | bool | None, ...]
@@ -36,15 +38,28 @@ def scores(column: pa.Array) -> Floats:
 
     Raises TypeError for a column that does not hold numbers.
     """
-    kinds = pa.types
-    if kinds.is_boolean(column.type):
-        column = column.cast(pa.int8())
-    if not (kinds.is_integer(column.type) or kinds.is_floating(column.type) or kinds.is_null(column.type)):
+    if not _holds_numbers(column.type):
         raise TypeError(f"a score must be a column of numbers, not of {column.type}")
+    if pa.types.is_boolean(column.type):
+        column = column.cast(pa.int8())
     values: Floats = np.array(pc.fill_null(column.cast(pa.float64(), safe=False), np.nan), dtype=np.float64)
     with np.errstate(over="ignore"):
         values[~np.isfinite(values.astype(np.float32))] = np.nan
     return values
+
+
+def _holds_numbers(kind: pa.DataType) -> bool:
+    kinds = pa.types
+    return any(test(kind) for test in (kinds.is_integer, kinds.is_floating, kinds.is_boolean, kinds.is_null))
+
+
+def check_columns(by: str, within: Sequence[str], types: Mapping[str, pa.DataType]) -> None:
+    """Raise the config error for a score that does not hold numbers, or groups that are not made of single values."""
+    if by in types and not _holds_numbers(types[by]):
+        raise setting_error("by", by, f"a score is a column of numbers, and this one holds {types[by]}")
+    for name in within:
+        if name in types and pa.types.is_nested(types[name]):
+            raise setting_error("within", name, f"groups are made of single values, and this one holds {types[name]}")
 
 
 def cells_of(values: npt.NDArray[np.floating[Any]]) -> npt.NDArray[np.int32]:

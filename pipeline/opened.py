@@ -5,13 +5,23 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import pyarrow as pa
+
 from pipeline import binding, cost, plan, storage
 from pipeline.config import Config, check_files
+from pipeline.config.stagelist import written
 from pipeline.corpus import Corpus, open_corpus
 from pipeline.errors import ConfigError
 from pipeline.keys import hash_bytes
 from pipeline.stage import Context, GlobalStage
 from pipeline.storage import Store
+
+_STRING, _INT = pa.large_string(), pa.int64()
+CORE_TYPES = {
+    "text": _STRING, "bytes": _INT, "tokens": _INT, "source": _STRING, "language": _STRING, "id": _STRING,
+    "content_hash": pa.binary(16), "text_hash": pa.uint64(), "source.priority": _INT,
+}  # fmt: skip
+"""Types of the columns that every stage may read."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -77,10 +87,17 @@ def _check_models(config: Config) -> None:
 
 
 def _check_inputs(config: Config, corpus: Corpus) -> None:
-    """Columns that are read or published must be in the input; the accelerator must be one whose peak is known."""
+    """Columns that are read or published must be in the input and of a use; the GPU one whose peak is known."""
     present = corpus.schema.names
     wanted = [*sorted(config.input_columns_used()), *(config.publish.columns or ())]
     for name in wanted:
         if name not in present:
             raise config.absent_column(name, present)
+    types = {item.name: item.type for item in corpus.schema} | CORE_TYPES
+    for index, entry in enumerate(config.stages):
+        try:
+            entry.settings.check_columns(types)
+        except ConfigError as error:
+            raise ConfigError(f"{config.origin}: stages.{index}.{error.message}") from None
+        types |= {f"{entry.label}.{item.name}": item.type for item in written(entry.stage)}
     cost.peak(config.training.gpu if config.training else None)

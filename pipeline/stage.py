@@ -45,6 +45,12 @@ class StageConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=False)
 
+    def check_columns(self, types: Mapping[str, pa.DataType]) -> None:
+        """Raise the config error for a setting that names a column of a type that the stage has no use for.
+
+        `types` are those of every column that the stage may read. Asked before any work.
+        """
+
 
 def require(condition: bool, name: str, got: object, rule: str) -> None:
     """Raise the config error for setting `name` unless `condition` holds. For validators of stage configs."""

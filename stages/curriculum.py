@@ -18,7 +18,7 @@ A curriculum is phases times weights of datasets, since trainers shuffle what is
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from fractions import Fraction
 from typing import Any, Literal, Self
 
@@ -66,6 +66,9 @@ class CurriculumConfig(StageConfig):
             rule = f"it must name buckets from 0 to {self.buckets - 1}, at least one"
             require(chosen is None or (chosen and all(0 <= k < self.buckets for k in chosen)), name, chosen, rule)
         return self
+
+    def check_columns(self, types: Mapping[str, pa.DataType]) -> None:
+        grid.check_columns(self.by, self.within, types)
 
     @property
     def column(self) -> str:

@@ -27,6 +27,9 @@ class Exact(StageConfig):
     normalisation: Literal["text-1", "none"] = "text-1"
     """What counts as the same text; what is stored stays as it is."""
 
+    def check_columns(self, types: Mapping[str, pa.DataType]) -> None:
+        keep.check_columns(self.keep, self.within, types)
+
     @field_validator("keep")
     @classmethod
     def _readable(cls, rules: tuple[str, ...]) -> tuple[str, ...]:

@@ -60,6 +60,9 @@ class MinHash(StageConfig):
         bands = given.get("bands") or (derived_bands(rows) if isinstance(rows, int) else 0)
         return {**given, "rows": rows, "bands": bands}
 
+    def check_columns(self, types: Mapping[str, pa.DataType]) -> None:
+        keep.check_columns(self.keep, self.within, types)
+
     @field_validator("keep")
     @classmethod
     def _readable(cls, rules: tuple[str, ...]) -> tuple[str, ...]:

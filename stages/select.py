@@ -15,7 +15,7 @@ protected rows among it; `from` is the parent group whose bounds are used becaus
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from fractions import Fraction
 from typing import Any, Literal, Self
 
@@ -91,6 +91,9 @@ class SelectConfig(StageConfig):
                 "ties", "hash", "splitting tied values by content hash is not built yet", "leave it out"
             )
         return self
+
+    def check_columns(self, types: Mapping[str, pa.DataType]) -> None:
+        grid.check_columns(self.by, self.within, types)
 
     @property
     def column(self) -> str:

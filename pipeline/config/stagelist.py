@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import pyarrow as pa
 from pydantic import ValidationError
 
 from pipeline.config.problems import NOTHING, Problems, dotted, of_python, show
@@ -70,9 +71,14 @@ def columns_read(stage: Stage, settings: StageConfig) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for read in reads for name in names(read, settings)))
 
 
+def written(stage: Stage) -> tuple[pa.Field, ...]:
+    """The columns that later stages can read as `label.column`, with their types."""
+    return (*stage.writes, *(stage.decide_writes if isinstance(stage, SettleStage) else ()))
+
+
 def columns_written(stage: Stage) -> tuple[str, ...]:
-    """The columns that later stages can read as `label.column`."""
-    return (*stage.writes.names, *(stage.decide_writes.names if isinstance(stage, SettleStage) else ()))
+    """The names of those columns."""
+    return tuple(item.name for item in written(stage))
 
 
 def naming(entry: StageEntry, name: str, path: Path) -> tuple[Path, str]:

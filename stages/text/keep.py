@@ -7,19 +7,20 @@ total. Columns travel to where rows meet as `keep_0`, `keep_1`, ... beside `cont
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from pipeline.errors import setting_error
+from pipeline.errors import ConfigError, setting_error
 from stages.text.arrow import whole
 
 Ranks = NDArray[np.uint64]
 SIGN = np.uint64(1 << 63)
 TIE_BREAKERS = ("content_hash",)
+ORDERED = "a column that ranks documents holds numbers, text, dates or true/false"
 
 
 def parse(rule: str) -> tuple[str, bool]:
@@ -37,6 +38,19 @@ def checked(keep: tuple[str, ...]) -> tuple[str, ...]:
     for rule in keep:
         parse(rule)
     return keep
+
+
+def check_columns(keep: Sequence[str], within: Sequence[str], types: Mapping[str, pa.DataType]) -> None:
+    """Raise the config error for a column without an order in `keep`, or one of nested values in `within`."""
+    for rule in keep:
+        kind = types.get(parse(rule)[0], pa.null())
+        try:
+            comparable(pa.array([], kind))
+        except ConfigError:
+            raise setting_error("keep", rule, f"{ORDERED}, and this one {kind}") from None
+    for name in within:
+        if name in types:
+            _text(name, pa.array([], types[name]))
 
 
 def columns(keep: Sequence[str]) -> tuple[str, ...]:
@@ -75,7 +89,7 @@ def comparable(column: pa.Array) -> pa.Array:
     if pa.types.is_signed_integer(kind) or pa.types.is_temporal(kind):
         numbers = _numbers(column)
         return pa.array(numbers.view(np.uint64) ^ SIGN, mask=_mask(pc.is_null(column)))
-    raise setting_error("keep", str(kind), "a column that ranks documents holds numbers, text, dates or true/false")
+    raise setting_error("keep", str(kind), ORDERED)
 
 
 def _numbers(column: pa.Array) -> NDArray[np.int64]:
