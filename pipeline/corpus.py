@@ -195,14 +195,32 @@ def unify(
 
     Null gives way to anything, textual types are large_string, integers widen, integers and floats are float64 (which
     rounds integers beyond 2^53), structs merge by field. An id that differs in type becomes text. The text is
-    large_string, whatever it came as. Anything else raises ConfigError with both files.
+    large_string, whatever it came as. Anything else raises ConfigError with both files, and so does a name that stands
+    twice in one file.
     """
     found: dict[str, dict[pa.DataType, str]] = {}
     for url, schema in schemas:
+        if twice := _twice(schema):
+            raise ConfigError(
+                f"input column {twice!r}: stands twice in {url}; a column has one name; rename one of the two, or "
+                "leave the file out of input.paths"
+            )
         for item in schema:
             kind = pa.large_string() if item.name == text_column else plain(item.type)
             found.setdefault(item.name, {}).setdefault(kind, url)
     return pa.schema([(name, _one_type(name, found[name], is_id=name == id_column)) for name in sorted(found)])
+
+
+def _twice(fields: Iterable[pa.Field]) -> str:
+    """The first name that two of the fields have, at any depth; empty where there is none."""
+    seen = set[str]()
+    for item in fields:
+        if item.name in seen:
+            return str(item.name)
+        seen.add(item.name)
+        if inner := _twice(item.type.field(index) for index in range(item.type.num_fields)):
+            return f"{item.name}.{inner}"
+    return ""
 
 
 def _one_type(name: str, found: Mapping[pa.DataType, str], *, is_id: bool) -> pa.DataType:
@@ -228,13 +246,19 @@ def plain(kind: pa.DataType) -> pa.DataType:
     """The one physical type that stands for all spellings of a logical type, with 64-bit offsets."""
     if pa.types.is_dictionary(kind):
         return plain(kind.value_type)
+    if isinstance(kind, pa.BaseExtensionType):
+        return plain(kind.storage_type)
     if is_textual(kind):
         return pa.large_string()
     if pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind):
         return pa.large_binary()
     if pa.types.is_struct(kind):
         return pa.struct([(item.name, plain(item.type)) for item in sorted(kind, key=lambda item: item.name)])
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+    if pa.types.is_map(kind):
+        return pa.map_(plain(kind.key_type), plain(kind.item_type))
+    if pa.types.is_fixed_size_list(kind):
+        return pa.list_(plain(kind.value_type), kind.list_size)
+    if pa.types.is_nested(kind) and hasattr(kind, "value_type"):  # lists and their views
         return pa.large_list(plain(kind.value_type))
     return kind
 
@@ -260,8 +284,12 @@ def _merge(a: pa.DataType, b: pa.DataType) -> pa.DataType:
         old, new = ({item.name: item.type for item in kind} for kind in (a, b))
         both = sorted({*old, *new})
         return pa.struct([(name, _merge(old.get(name, pa.null()), new.get(name, pa.null()))) for name in both])
-    if pa.types.is_large_list(a) and pa.types.is_large_list(b):
-        return pa.large_list(_merge(a.value_type, b.value_type))
+    if pa.types.is_map(a) and pa.types.is_map(b):
+        return pa.map_(_merge(a.key_type, b.key_type), _merge(a.item_type, b.item_type))
+    if all(pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind) for kind in (a, b)):
+        inner = _merge(a.value_type, b.value_type)
+        sizes = {getattr(kind, "list_size", -1) for kind in (a, b)}
+        return pa.list_(inner, sizes.pop()) if len(sizes) == 1 and -1 not in sizes else pa.large_list(inner)
     raise TypeError
 
 

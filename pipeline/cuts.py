@@ -49,7 +49,9 @@ def hot_tasks(config: Config, key: str, sources: Sources, columns: Sequence[str]
             i: sources.totals[i]["datasets"][dataset][1] for i in order if dataset in sources.totals[i]["datasets"]
         }
         number = 0
-        for run, count in _runs(list(sizes.items()), config.publish.part_bytes):
+        for run, parts_of_bytes in _runs(list(sizes.items()), config.publish.part_bytes):
+            docs = sum(sources.totals[i]["datasets"][dataset][0] for i in run)
+            count = max(1, min(parts_of_bytes, docs))  # none is for less than a document
             for index in range(count):
                 path = f"{config.name}/data/{dataset}-{key[:12]}/part-{number:05d}.parquet"
                 size = sum(sizes[i] for i in run) // count

@@ -164,7 +164,17 @@ def _cast(array: pa.Array, kind: pa.DataType) -> pa.Array:
         fields = {item.name: array.field(index) for index, item in enumerate(array.type)}
         children = [_cast(fields.get(item.name, pa.nulls(len(array))), item.type) for item in kind]
         return pa.StructArray.from_arrays(children, fields=list(kind), mask=pc.is_null(array))
-    if pa.types.is_large_list(kind):
-        values, own = _cast(array.values, kind.value_type), array.buffers()[:2]
-        return pa.Array.from_buffers(kind, len(array), own, array.null_count, array.offset, [values])
+    if pa.types.is_large_list(kind) and pa.types.is_fixed_size_list(array.type):
+        array = array.cast(pa.large_list(array.type.value_type))
+    if pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        return _with_values(array, kind, _cast(array.values, kind.value_type))
+    if pa.types.is_map(kind):
+        pairs = [_cast(array.keys, kind.key_type), _cast(array.items, kind.item_type)]
+        return _with_values(array, kind, pa.StructArray.from_arrays(pairs, fields=[kind.key_field, kind.item_field]))
     return array if array.type == kind else array.cast(kind, safe=not pa.types.is_floating(kind))
+
+
+def _with_values(array: pa.Array, kind: pa.DataType, values: pa.Array) -> pa.Array:
+    """A list or map array with the same shape and other values."""
+    own = array.buffers()[: 1 if pa.types.is_fixed_size_list(kind) else 2]
+    return pa.Array.from_buffers(kind, len(array), own, array.null_count, array.offset, [values])

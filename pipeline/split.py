@@ -6,6 +6,7 @@ its tokens, at most 1 % of each mix group.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pipeline import grid
 from pipeline.handoff.manifest import dataset_ids
 from pipeline.stage import Context, SettleStage, StageConfig
 
@@ -39,21 +41,13 @@ def _reads(config: Split) -> tuple[str, ...]:
 
 
 def _keys(config: Split, batch: pa.RecordBatch) -> dict[str, pa.Array]:
-    """The group of every row as one canonical string (null values kept apart from text), its bucket, its hash cell."""
+    """The group of every row as a JSON array of its values (text or null), its bucket, its hash cell."""
     rows = batch.num_rows
-    parts = [_marked(batch[name]) for name in config.mix_by]
-    group = pc.binary_join_element_wise(*parts, _large("\x1f")) if parts else pa.array([""] * rows, pa.large_string())
+    texts = {name: batch[name].cast(pa.large_string()) for name in config.mix_by}
+    names, codes = grid.groups(pa.record_batch({"": batch["content_hash"]} | texts), config.mix_by)
+    group = pa.array(names, pa.large_string()).take(pa.array(codes))
     bucket = batch[config.bucket].cast(pa.int16()) if config.bucket else pa.nulls(rows, pa.int16())
     return {"group": group, "bucket": bucket, "cell": pa.array(_cells(batch["content_hash"]))}
-
-
-def _marked(column: pa.Array) -> pa.Array:
-    """Values with a mark before them, so that null (nothing) differs from the empty string."""
-    return pc.coalesce(pc.binary_join_element_wise(_large("="), column.cast(pa.large_string()), _large("")), _large(""))
-
-
-def _large(text: str) -> pa.Scalar:
-    return pa.scalar(text, pa.large_string())
 
 
 def _cells(content: pa.Array) -> np.ndarray:
@@ -83,7 +77,7 @@ def settle(config: Split, context: Context, table: pa.Table) -> dict[str, Any]:
     group = np.array(table["group"].to_pylist(), object)
     cell, tokens = table["cell"].to_numpy(), table["tokens"].to_numpy()
     bucket = table["bucket"].fill_null(NO_BUCKET).to_numpy()
-    names = sorted(set(group.tolist())) or ([""] if not config.mix_by else [])
+    names = sorted(set(group.tolist())) or ([] if config.mix_by else ["[]"])
     records, places = [], []
     for name in names:
         present = set(bucket[group == name].tolist())
@@ -117,8 +111,7 @@ def _kinds(config: Split, present: set[int]) -> list[tuple[str, str, int | None]
 
 
 def _values(config: Split, name: str) -> dict[str, str | None]:
-    parts = name.split("\x1f") if config.mix_by else []
-    return {column: part[1:] if part else None for column, part in zip(config.mix_by, parts, strict=True)}
+    return dict(zip(config.mix_by, json.loads(name), strict=True))
 
 
 def _cut(cell: np.ndarray, tokens: np.ndarray, limit: int) -> int:
@@ -152,7 +145,7 @@ def decide(config: Split, context: Context, batch: pa.RecordBatch) -> pa.RecordB
 
 STAGE = SettleStage(
     name="split",
-    version=1,
+    version=2,
     config=Split,
     measure=measure,
     measure_reads=_reads,

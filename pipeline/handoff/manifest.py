@@ -170,7 +170,9 @@ def edges_table(within: Sequence[str], groups: Sequence[Mapping[str, Any]]) -> p
     sizes = [len(group["docs"]) for group in scored]
     columns = {}
     for name in within:
-        values = pa.array([group["group"][name] for group in scored])
+        own = [group["group"][name] for group in scored]
+        large = any(isinstance(value, int) and value >> 63 > 0 for value in own)
+        values = pa.array(own, pa.uint64() if large else None)
         values = values.cast(pa.large_string()) if pa.types.is_null(values.type) else values
         columns[name] = values.take(pa.array(np.repeat(np.arange(len(scored)), sizes)))
     edges = [[-math.inf, *group["edges"], math.inf] for group in scored]
