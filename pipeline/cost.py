@@ -17,7 +17,7 @@ from typing import Any
 from pipeline.errors import nearest, setting_error
 from pipeline.figures import Figure, derive, figure, setting, show
 
-Config = Mapping[str, Any]
+Settings = Mapping[str, Any]
 """A whole config as JSON values, every section present."""
 
 REGIMES = ("fixed_epoch", "fixed_budget", "fixed_target")
@@ -148,26 +148,26 @@ def net(gross: Figure, costs: Mapping[str, Figure], currency: str) -> Figure:
     )
 
 
-def pool_price(config: Config) -> Figure:
+def pool_price(config: Settings) -> Figure:
     """`run.pool.price_per_cpu_hour`: the price of one core of the machines that curate."""
     pool = config["run"]["pool"]
     return setting("run.pool.price_per_cpu_hour", pool["price_per_cpu_hour"], f"{config['currency']}/CPU-hour", "0.04")
 
 
-def tier_price(tier: str, config: Config) -> Figure:
+def tier_price(tier: str, config: Settings) -> Figure:
     """`tiers.<tier>.prices.price_per_gb_month`, per decimal gigabyte."""
     prices = config["tiers"][tier]["prices"] or {}
     name = f"tiers.{tier}.prices.price_per_gb_month"
     return setting(name, prices.get("price_per_gb_month"), f"{config['currency']}/GB-month", "0.023")
 
 
-def gpu_price(config: Config) -> Figure:
+def gpu_price(config: Settings) -> Figure:
     """`training.price_per_gpu_hour`."""
     given = config["training"].get("price_per_gpu_hour")
     return setting("training.price_per_gpu_hour", given, f"{config['currency']}/GPU-hour", "2.5")
 
 
-def priced_pool(pool: Mapping[str, Any], config: Config) -> dict[str, Any]:
+def priced_pool(pool: Mapping[str, Any], config: Settings) -> dict[str, Any]:
     """A pool's record (`cpu_seconds`, `wasted_seconds`, ...) with its `cost` and the `effective_price` of useful hours.
 
     Seconds of lost attempts are paid as well, which is what raises the effective price over the sticker.
@@ -195,7 +195,7 @@ def priced_pool(pool: Mapping[str, Any], config: Config) -> dict[str, Any]:
     return {**pool, "cost": cost, "effective_price": effective}
 
 
-def priced_tier(tier: Mapping[str, Any], config: Config) -> dict[str, Any]:
+def priced_tier(tier: Mapping[str, Any], config: Settings) -> dict[str, Any]:
     """A tier's record (`tier`, `bytes`, `retrieved_bytes`, ...) with what a `month` of it and its `retrieval` cost."""
     currency, price = config["currency"], tier_price(tier["tier"], config)
     month = figure(0, currency, "counted", "no bytes stored")
@@ -224,7 +224,7 @@ def total(unit: str, formula: str, parts: Mapping[str, Figure]) -> Figure:
 def money(
     *,
     removed: Figure,
-    config: Config,
+    config: Settings,
     pools: Sequence[Mapping[str, Any]],
     tiers: Sequence[Mapping[str, Any]],
     today: date,
@@ -257,7 +257,7 @@ def money(
     }
 
 
-def _prices(config: Config, tiers: Sequence[str], today: date) -> list[dict[str, Any]]:
+def _prices(config: Settings, tiers: Sequence[str], today: date) -> list[dict[str, Any]]:
     """Every price the config gives, with its source and age. Reserved machines are paid whether used or not: fixed."""
     training, pool = config["training"], config["run"]["pool"]
     used = "fixed" if pool["kind"] == "reserved" else "elastic"

@@ -6,6 +6,7 @@ depends on content and settings alone: if the newest manifest has the same id, n
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,13 +24,16 @@ from pipeline.plan import curriculum_of
 from pipeline.storage import Store, is_temporary
 from pipeline.types import CellResult, Output, Slice
 
-VERSION = 1
+PUBLISHED_AS = 1
+"""Goes into the name of what is published: another number and everything is published anew."""
+VERSION = re.compile(r"v([1-9][0-9]*)")
+"""Folders of manifests in hot/<name>/."""
 
 
 def publish_fingerprint(config: Config, corpus_id: str, hashes: Mapping[str, Any]) -> str:
     """What names published data: the content of the corpus, the settings, the model files and the stages' versions."""
     versions = [[entry.label, entry.stage.name, entry.stage.version] for entry in config.stages]
-    return fingerprint("publish", VERSION, corpus_id, config.fingerprint, hashes, versions)
+    return fingerprint("publish", PUBLISHED_AS, corpus_id, config.fingerprint, hashes, versions)
 
 
 def corpus_id(slices: Sequence[Slice], contents: Sequence[str]) -> str:
@@ -141,20 +145,18 @@ def put_archive(store: Store, config: Config, key: str, results: Sequence[CellRe
     return {"path": path, "xxh128": hash_bytes(data)}
 
 
-def newest(store: Store, name: str) -> tuple[int, dict[str, Any] | None]:
-    """The highest version under hot/<name>/ that has a manifest, and its manifest."""
-    best = 0
-    for entry in store.list(name):
-        parts = entry.path.removeprefix(f"{name}/").split("/")
-        if len(parts) == 2 and parts[1] == "manifest.json" and parts[0][:1] == "v" and parts[0][1:].isdigit():
-            best = max(best, int(parts[0][1:]))
-    return (best, manifest.load(store.read_bytes(f"{name}/v{best}/manifest.json"))) if best else (0, None)
+def newest(folder: Store) -> int:
+    """The number of the newest version in hot/<name>/ that has a manifest; 0 where there is none."""
+    numbers = [int(match[1]) for path in folder.children()[0] if (match := VERSION.fullmatch(path))]
+    with_manifest = (n for n in sorted(numbers, reverse=True) if folder.exists(f"v{n}/manifest.json"))
+    return next(with_manifest, 0)
 
 
 def put_manifest(store: Store, fields: Mapping[str, Any], published: Published) -> tuple[str, bool]:
     """Publish the manifest as the next version unless the newest has its id. Returns its path and whether it is new."""
     name = str(fields["name"])
-    version, current = newest(store, name)
+    version = newest(store.child(name))
+    current = manifest.load(store.read_bytes(f"{name}/v{version}/manifest.json")) if version else None
     identity = {"version": version + 1, "parent": current["id"] if current else None}
     document = manifest.build({**fields, **identity})
     if current is not None and current["id"] == document["id"]:

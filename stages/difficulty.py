@@ -7,6 +7,7 @@ language, not thought; and a repeated line has the lowest loss of all. Compare i
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
@@ -20,8 +21,6 @@ from pipeline.units import Size
 from stages.text.arrow import Bytes, Offsets, text_buffers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from stages.text.ngram_model import Model
 
 BITS_STEPS = 1024

@@ -20,7 +20,7 @@ from pipeline import storage
 from pipeline.commands.kinds import DEPTH, Kind, depth
 from pipeline.commands.target import empty_folder, whole
 from pipeline.driver import Notify
-from pipeline.errors import ConfigError, ContractError, setting_error
+from pipeline.errors import ContractError, setting_error
 from pipeline.keys import canonical
 from pipeline.run import silent
 from pipeline.storage import Store
@@ -200,20 +200,13 @@ def _blocks(handle: BinaryIO) -> Iterator[bytes]:
     if magic[:2] == _GZIP:
         yield from _unpacked(handle, lambda: zlib.decompressobj(wbits=31), zlib.error)
     elif magic in _ZSTD:
-        zstd = _zstandard()
-        unpacker = zstd.ZstdDecompressor(max_window_size=WINDOW)
-        yield from _unpacked(handle, unpacker.decompressobj, zstd.ZstdError)
+        import zstandard
+
+        unpacker = zstandard.ZstdDecompressor(max_window_size=WINDOW)
+        yield from _unpacked(handle, unpacker.decompressobj, zstandard.ZstdError)
     else:
         while block := handle.read(BLOCK):
             yield block
-
-
-def _zstandard() -> Any:
-    try:
-        import zstandard
-    except ImportError as error:
-        raise ConfigError("reading .zst needs a package that is not installed; run: pip install zstandard") from error
-    return zstandard
 
 
 def _unpacked(handle: BinaryIO, unpacker: Callable[[], Any], damage: type[Exception]) -> Iterator[bytes]:

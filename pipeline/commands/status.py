@@ -6,7 +6,6 @@ import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
@@ -17,8 +16,8 @@ from rich.text import Text
 
 from pipeline import ledger
 from pipeline.commands.progress import cause, duration
+from pipeline.commands.target import is_config, run_folder
 from pipeline.config import load
-from pipeline.errors import setting_error
 from pipeline.figures import short
 from pipeline.opened import results_folder, work_store
 from pipeline.stage import Stage
@@ -34,13 +33,7 @@ FAILURES = 8
 
 def folder_of(target: str, registry: tuple[Stage, ...], overrides: Sequence[str] = ()) -> Store:
     """work/<name>/ of a run that is named by its config file or by that folder itself, on any store."""
-    if Path(target).is_file() or target.endswith((".yaml", ".yml")):
-        return work_store(load(target, registry, overrides))
-    folder = Store(target)
-    if not folder.exists("run.json"):
-        rule = "it is neither a config file nor the folder work/<name> of a run (there is no run.json in it)"
-        raise setting_error("RUN", target, rule, "give the YAML file that the run was started with")
-    return folder
+    return work_store(load(target, registry, overrides)) if is_config(target) else run_folder(target)
 
 
 def status(work: Store) -> dict[str, Any]:

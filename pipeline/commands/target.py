@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from pipeline import columns, ledger, run
+from pipeline import columns, ledger, publish, run
 from pipeline.config import Config, load, loads
 from pipeline.config.settings import TierConfig
 from pipeline.driver import Driver
@@ -25,8 +24,19 @@ from pipeline.stage import Stage
 from pipeline.storage import Store, locate
 from pipeline.types import Output, Slice
 
-VERSION = re.compile(r"v([1-9][0-9]*)")
-"""Folders of manifests under hot/<name>/."""
+
+def is_config(target: str) -> bool:
+    """Whether the argument names a config file, be it there or not."""
+    return os.path.isfile(target) or Path(target).suffix in (".yaml", ".yml")
+
+
+def run_folder(target: str) -> Store:
+    """The folder work/<name> of a run, on any store. ConfigError for any other place."""
+    folder = Store(target)
+    if not folder.exists("run.json"):
+        rule = "it is neither a config file nor the folder work/<name> of a run (there is no run.json in it)"
+        raise setting_error("RUN", target, rule, "give the YAML file that the run was started with")
+    return folder
 
 
 def config_of(target: str, registry: tuple[Stage, ...], overrides: Sequence[str] = ()) -> Config:
@@ -35,12 +45,9 @@ def config_of(target: str, registry: tuple[Stage, ...], overrides: Sequence[str]
     Of a folder it is the config that the ledger's newest start record names, with `tiers.work` where the folder is
     now: it may have been moved. Raises ConfigError for anything else, and for whatever is wrong in the config.
     """
-    if os.path.isfile(target) or Path(target).suffix in (".yaml", ".yml"):
+    if is_config(target):
         return load(target, registry, overrides)
-    folder = Store(target)
-    if not folder.exists("run.json"):
-        rule = "it is neither a config file nor the folder work/<name> of a run (there is no run.json in it)"
-        raise setting_error("RUN", target, rule, "give the YAML file that the run was started with")
+    folder = run_folder(target)
     started = ledger.read(folder).started
     if started is None:
         rule = "no run was started there, so its ledger names no config"
@@ -107,9 +114,8 @@ def numbers(driver: Driver, ordinal: int) -> Frame:
 
 def newest(folder: Store) -> Store | None:
     """The folder v<n>/ of the newest manifest below hot/<name>; None where there is none."""
-    versions = [int(match[1]) for path in folder.children()[0] if (match := VERSION.fullmatch(path))]
-    found = (folder.child(f"v{version}") for version in sorted(versions, reverse=True))
-    return next((version for version in found if version.exists("manifest.json")), None)
+    version = publish.newest(folder)
+    return folder.child(f"v{version}") if version else None
 
 
 def resolve(folder: Store, path: str) -> tuple[Store, str]:

@@ -15,12 +15,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import xxhash
 
-from pipeline.commands.target import VERSION, newest, resolve
+from pipeline.commands.target import newest, resolve
 from pipeline.config import Config
 from pipeline.errors import setting_error
 from pipeline.handoff import manifest
 from pipeline.keys import hash_bytes
 from pipeline.opened import cold_store, hot_store
+from pipeline.publish import VERSION
 from pipeline.storage import Store, locate
 
 READERS = 8

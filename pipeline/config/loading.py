@@ -16,14 +16,12 @@ from pydantic import ConfigDict, Field, InstanceOf, ValidationError
 from pipeline.config import overrides as sets
 from pipeline.config import stagelist, yamltext
 from pipeline.config.problems import Problems, dotted, show
-from pipeline.config.settings import InputConfig, Settings, TierConfig
+from pipeline.config.settings import Settings
 from pipeline.config.stagelist import CORE_COLUMNS, StageEntry, columns_read, columns_written, naming
 from pipeline.config.yamltext import Document
 from pipeline.errors import ConfigError, nearest, setting_error
 from pipeline.keys import fingerprint
 from pipeline.stage import Stage
-
-__all__ = ["Config", "InputConfig", "StageEntry", "TierConfig", "check_files", "load", "loads"]
 
 
 class Config(Settings):

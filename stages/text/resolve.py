@@ -6,14 +6,9 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
-from stages.text.arrow import text_buffers
-from stages.text.codepoints import tables
 from stages.text.greedy import COMPARISONS, FIXED, NONE, ORDINARY, POSTINGS, PROBE, SMALL, UNITS, settle
-from stages.text.normalise import composed
-from stages.text.shingles import shingle_sets
 
 Ints = NDArray[np.int64]
 Sets = tuple[Ints, NDArray[np.uint64]]
@@ -66,14 +61,6 @@ def resolve(starts: Ints, sizes: Ints, load: Callable[[Ints], Sets], rules: Rule
         else:
             verdicts.decide_giant(list(_chunks(ends, documents, rules.chunk)))
     return verdicts.done()
-
-
-def one_block(texts: pa.Array, ngram: int, threshold: float, rules: Rules | None = None) -> Verdicts:
-    """The verdicts on all texts, best first, without any blocking: what LSH is measured against."""
-    offsets, data = text_buffers(composed(texts))
-    rules = rules or Rules(units(threshold))
-    starts = np.array([0, len(texts)] if len(texts) else [0])
-    return resolve(starts, np.diff(offsets), lambda rows: shingle_sets(offsets, data, rows, ngram, tables()), rules)
 
 
 def units(threshold: float) -> int:

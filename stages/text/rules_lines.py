@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from stages.text.bits import P1
 from stages.text.rules_chars import BLANK, TERMINAL, before, code_at, kind_at
-from stages.text.rules_numbering import MIX, cleared, grown, intern
+from stages.text.rules_numbering import cleared, grown, intern
 
 NEWLINE = np.uint8(10)
 FEW = 1 << 16
@@ -33,16 +34,16 @@ def _eight(data, at):
 @njit(cache=True, nogil=True)
 def bytes_key(data, at, stop):
     """A 64-bit hash of bytes: of any two strings the same with a chance of about 2^-64."""
-    key = np.uint64(stop - at) * MIX
+    key = np.uint64(stop - at) * P1
     while at + 8 <= stop:
-        key = (key ^ _eight(data, at)) * MIX
+        key = (key ^ _eight(data, at)) * P1
         key ^= key >> np.uint64(32)
         at += 8
     rest = np.uint64(0)
     while at < stop:
         rest = rest << np.uint64(8) | np.uint64(data[at])
         at += 1
-    key = (key ^ rest) * MIX
+    key = (key ^ rest) * P1
     return key ^ key >> np.uint64(32)
 
 

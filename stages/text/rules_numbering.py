@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-MIX = np.uint64(0x9E3779B97F4A7C15)  # 2^64 / golden ratio, odd
+from stages.text.bits import P1
 
 
 @njit(cache=True, nogil=True)
@@ -20,8 +20,8 @@ def cleared(slots, expected):
 
 @njit(cache=True, nogil=True)
 def _first_slot(key, shift):
-    key = key * MIX
-    return (key ^ key >> np.uint64(32)) * MIX >> shift
+    key = key * P1
+    return (key ^ key >> np.uint64(32)) * P1 >> shift
 
 
 @njit(cache=True, nogil=True)

@@ -17,8 +17,9 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from stages.text.bits import P1
 from stages.text.rules_chars import ALONE, BLANK, BREAK, CLOSES, INNER, JOINS, LETTER, OPENS, SYMBOL, code_at
-from stages.text.rules_numbering import MIX, cleared, intern
+from stages.text.rules_numbering import cleared, intern
 from stages.text.rules_runs import split_run
 
 WINDOW = 1 << 21
@@ -40,7 +41,7 @@ def about(data, kinds, at, stop):
     key, chars, some, every = np.uint64(0), np.int64(0), np.int64(0), np.int64(-1)
     while at < stop:
         code, at = code_at(data, at)
-        key = (key ^ np.uint64(code)) * MIX
+        key = (key ^ np.uint64(code)) * P1
         chars, some, every = chars + 1, some | kinds[code], every & kinds[code]
     return key, chars, some, every
 
@@ -105,7 +106,7 @@ def segment(data, kinds, start, stop, slots, keys, ids, reach, ends, tally):
             kind = np.int64(kinds[code])
             if kind & PLAIN_STOPS:
                 break
-            key = (key ^ np.uint64(code)) * MIX
+            key = (key ^ np.uint64(code)) * P1
             chars, some, every, at = chars + 1, some | kind, every & kind, after
         if at == word and kind & BLANK:
             at = after

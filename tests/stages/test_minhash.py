@@ -7,7 +7,7 @@ from pydantic import ValidationError
 
 from pipeline.errors import ConfigError
 from stages.minhash import STAGE, MinHash, report, warnings
-from stages.text.resolve import one_block
+from tests.stages.text.one_block import one_block
 from tests.stages.text.phases import address, corpus, drive
 
 

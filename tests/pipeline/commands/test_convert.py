@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
 import gzip
 import json
 
@@ -227,17 +226,3 @@ def test_changed_meanwhile(tmp_path, monkeypatch):
     with pytest.raises(ContractError, match="changed while it was being converted"):
         convert(str(source), str(tmp_path / "out"), change)
     assert list((tmp_path / "out").glob("*.parquet")) == []
-
-
-def test_without_zstandard(tmp_path, monkeypatch):
-    """Without the package a .zst is an error with the command that installs it."""
-    real = builtins.__import__
-
-    def importing(name, *rest):
-        if name == "zstandard":
-            raise ImportError(name)
-        return real(name, *rest)
-
-    monkeypatch.setattr(builtins, "__import__", importing)
-    with pytest.raises(ConfigError, match="pip install zstandard"):
-        converted(tmp_path, packed_zstd(lines({"text": "a"})), "a.jsonl.zst")

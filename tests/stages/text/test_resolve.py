@@ -4,7 +4,8 @@ import pytest
 
 from stages.text import resolve as module
 from stages.text.greedy import SMALL, UNITS, overlap
-from stages.text.resolve import Rules, one_block, resolve
+from stages.text.resolve import Rules, resolve
+from tests.stages.text.one_block import one_block
 
 WAYS = {"as it comes": {}, "index only": {"small": 0}, "comparison only": {"small": 1 << 40}, "chunks": {"chunk": 7}}
 
