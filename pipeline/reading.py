@@ -119,7 +119,7 @@ def _most_rows(reader: pq.ParquetFile, group: int) -> int:
     chunks = [info.column(index) for index in range(info.num_columns)]
     size = sum(chunk.total_uncompressed_size for chunk in chunks)
     small = size <= SMALL_GROUP and not any(chunk.has_dictionary_page for chunk in chunks)
-    fitting = DECODED_BYTES * info.num_rows // max(1, size)
+    fitting = int(DECODED_BYTES * info.num_rows // max(1, size))
     return max(1, min(MANY_ROWS if small else FEW_ROWS, fitting))
 
 
