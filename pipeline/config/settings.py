@@ -97,7 +97,7 @@ class InputConfig(Section):
 class SourceConfig(Section):
     """What is special about one source; keep orders, select, curriculum and guards read it."""
 
-    priority: int = 0
+    priority: Annotated[int, Field(ge=-(2**63), lt=2**63)] = 0
     protect: bool = False
     max_epochs: Annotated[float, Positive] | None = None
 
@@ -169,6 +169,12 @@ class PublishConfig(Section):
     columns: tuple[Name, ...] | None = Field(default=None, min_length=1)
     limits: LimitsConfig = LimitsConfig()
 
+    @field_validator("mix_by", "columns")
+    @classmethod
+    def _each_once(cls, names: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        _refuse(names and len(set(names)) < len(names), "each column may stand once")
+        return names
+
     @field_validator("formats")
     @classmethod
     def _only_text(cls, formats: tuple[str, ...]) -> tuple[str, ...]:
@@ -181,7 +187,7 @@ class TrainingConfig(Section):
 
     parameters: Annotated[Count, Positive] | None = None
     tokens: Annotated[Count, Positive] | None = None
-    bytes_per_token: Annotated[float, Positive] | None = None
+    bytes_per_token: Annotated[float, Field(ge=0.01)] | None = None
     gpu: Name | None = None
     mfu: PositiveShare | None = None
     goodput: PositiveShare | None = None

@@ -18,6 +18,9 @@ Dataset = Mapping[str, Any]
 PHASES = 3
 """Of a curriculum. A dataset gets at least one token for each, in the control too: the amounts are to be the same."""
 
+TINY = Fraction(1, 10**9)
+"""Weight of the datasets that a phase did not choose, where the floor is 0."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:
@@ -140,7 +143,9 @@ def _draw(
         waiting -= phase.length
         chosen = [size if d["bucket"] in phase.buckets else 0 for size, d in zip(targets, train, strict=True)]
         share = (1 - floor) / sum(chosen) if any(chosen) else Fraction(0)
-        mix = [floor * size / total + share * size_chosen for size, size_chosen in zip(targets, chosen, strict=True)]
+        # Even without a floor all have a weight: others give what the chosen ones do not hold.
+        least = max(floor, TINY)
+        mix = [least * size / total + share * size_chosen for size, size_chosen in zip(targets, chosen, strict=True)]
         kept = [max(int(floor * waiting * size / total), later) for size in targets]
         lowest = _if_enough([1 if have > later else 0 for have in left], phase.length)
         highest = [max(have - keep, low) for have, keep, low in zip(left, kept, lowest, strict=True)]

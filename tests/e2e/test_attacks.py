@@ -161,6 +161,27 @@ def test_a_column_that_cannot_serve_is_refused_before_any_work(tmp_path, stage, 
     assert not (tmp_path / "work").exists()
 
 
+@pytest.mark.parametrize(
+    "setting",
+    [
+        "publish.columns=[text, text]", "publish.mix_by=[source, source]", "training={bytes_per_token: 1e-300}",
+        "sources={a: {priority: 99999999999999999999}}",
+    ],
+)  # fmt: skip
+def test_settings_that_no_run_can_follow_are_refused(tmp_path, setting):
+    """A name given twice and a number that no column holds are errors of the config, not of a task hours later."""
+    with pytest.raises(ConfigError):
+        configure(tmp_path, EXACT, sets=[setting])
+
+
+def test_a_curriculum_needs_no_floor(tmp_path):
+    """Without a floor the phases still read every token once."""
+    put(tmp_path, {"text": TEXTS})
+    config = configure(tmp_path, *CHAIN, sets=["publish.limits.floor=0"])
+    report = run(config)
+    assert newest_manifest(config)["phases"][-1]["end"] == report["totals"]["kept"]["tokens"]
+
+
 # -- files changed from outside --------------------------------------------------------------------------------------
 
 

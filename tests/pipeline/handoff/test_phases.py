@@ -43,7 +43,7 @@ PLANS = st.builds(
     corpora(),
     st.none() | st.integers(0, 10**5) | st.integers(10**9, 10**13),
     st.none() | PLANS,
-    st.sampled_from([0.01, 0.1, 1]),
+    st.sampled_from([0, 0.01, 0.1, 1]),
     st.tuples(st.sampled_from([0.5, 1, 2.5, 4]), st.sampled_from([{}, {"train-b0-0": 1.5}, {"train-b0-0": 9}])),
 )
 def test_identities(datasets, asked, plan, floor, caps):
@@ -72,7 +72,7 @@ def test_identities(datasets, asked, plan, floor, caps):
     assert bool(schedule.warnings) == (schedule.shortfall > 0)
 
 
-@given(corpora(), st.integers(1, 10**10), PLANS, st.sampled_from([0.05, 0.3, 1.0]))
+@given(corpora(), st.integers(1, 10**10), PLANS, st.sampled_from([0, 0.05, 0.3, 1.0]))
 def test_order_changes_and_amounts_do_not(datasets, asked, plan, floor):
     """A curriculum reads of every dataset what its control reads, and leaves every dataset its floor in every phase."""
     limits = {**LIMITS, "floor": floor}
