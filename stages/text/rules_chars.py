@@ -40,6 +40,7 @@ SCRIPTS_WITHOUT_BLANKS = (
     (0x3041, 0x3130), (0x31A0, 0x31C0), (0x31F0, 0x3200), (0xFF66, 0xFFA0), (0x1B000, 0x1B170),      # kana, Bopomofo
     (0x0E00, 0x0F00), (0x1000, 0x10A0), (0x1780, 0x1800),                                 # Thai, Lao, Burmese, Khmer
 )  # fmt: skip
+"""To the rules. Those of word-1 are in `stages.text.codepoints`: other ones, and to change either changes results."""
 EAST_ASIAN_MARKS = ((0x3001, 0x3040), (0xFF01, 0xFFF0))
 
 SENTENCE_ENDS = (
