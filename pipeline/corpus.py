@@ -99,6 +99,8 @@ def open_corpus(config: Config) -> Corpus:
 def _listing(config: Config) -> tuple[dict[str, storage.InputFile], list[str]]:
     files: dict[str, storage.InputFile] = {}
     ignored: list[str] = []
+    tiers = {name: getattr(config.tiers, name) for name in ("work", "hot", "cold")}
+    own = {f"{storage.Store(tier.url, tier.options).child(config.name).url}/": name for name, tier in tiers.items()}
     for index, entry in enumerate(config.input.paths):
         listing = storage.expand(entry.url)
         ignored.extend(listing.ignored)
@@ -108,6 +110,11 @@ def _listing(config: Config) -> tuple[dict[str, storage.InputFile], list[str]]:
                 "check the path; for JSON lines, run `corpusmill convert` first"
             )
         for file in listing.files:
+            if tier := next((name for folder, name in own.items() if file.url.startswith(folder)), None):
+                raise ConfigError(
+                    f"{config.origin}: input.paths.{index}: got {entry.url!r}, but {file.url} lies where this run "
+                    f"itself writes (tiers.{tier}); name the input more narrowly, or put the tier elsewhere"
+                )
             shard_id = f"{entry.prefix}/{file.path}" if entry.prefix else file.path
             if shard_id in files and files[shard_id].url != file.url:
                 raise ConfigError(
@@ -123,7 +130,7 @@ def _footers(files: Mapping[str, storage.InputFile]) -> tuple[list[_Footer], lis
         shard_id, file = item
         try:
             return _footer(shard_id, file)
-        except (pa.ArrowException, OSError, ValueError) as error:
+        except (pa.ArrowException, OSError, ValueError, storage.MissingFileError) as error:
             return BadShard(shard_id=shard_id, url=file.url, size=file.size, message=f"unreadable footer: {error}")
 
     with ThreadPoolExecutor(FOOTER_THREADS) as pool:

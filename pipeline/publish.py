@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from pipeline.account import COUNTS
 from pipeline.columns import write_plain
 from pipeline.config import Config
+from pipeline.errors import ContractError
 from pipeline.handoff import manifest
 from pipeline.handoff.phases import Plan, Schedule, phases
 from pipeline.keys import canonical, fingerprint, hash_bytes
@@ -152,11 +153,21 @@ def newest(folder: Store) -> int:
     return next(with_manifest, 0)
 
 
+def read_manifest(folder: Store, path: str = "manifest.json") -> dict[str, Any]:
+    """A published manifest or control manifest. Raises ContractError (exit 3) if the file was damaged or changed."""
+    try:
+        return manifest.load(folder.read_bytes(path))
+    except ValueError as error:
+        raise ContractError(
+            f"{folder.where(path)}: {error}; bring the file back from a copy, or delete its folder and run again"
+        ) from error
+
+
 def put_manifest(store: Store, fields: Mapping[str, Any], published: Published) -> tuple[str, bool]:
     """Publish the manifest as the next version unless the newest has its id. Returns its path and whether it is new."""
     name = str(fields["name"])
     version = newest(store.child(name))
-    current = manifest.load(store.read_bytes(f"{name}/v{version}/manifest.json")) if version else None
+    current = read_manifest(store, f"{name}/v{version}/manifest.json") if version else None
     identity = {"version": version + 1, "parent": current["id"] if current else None}
     document = manifest.build({**fields, **identity})
     if current is not None and current["id"] == document["id"]:

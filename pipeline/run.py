@@ -64,7 +64,7 @@ def claim(opened: Opened) -> dict[str, Any]:
         cold_store(config).probe_writable("tiers.cold")
         with suppress(AlreadyExistsError):  # another driver was quicker: the ledger decides which of the two goes on
             work.create("run.json", canonical(fresh) + b"\n")
-    found: dict[str, Any] = json.loads(work.read_bytes("run.json"))
+    found = read_run(work)
     if found["name"] != config.name:
         raise ConfigError(
             f"name: got {config.name!r}, but {work.where()} belongs to run {found['name']!r}; "
@@ -74,6 +74,17 @@ def claim(opened: Opened) -> dict[str, Any]:
     if not work.exists(path):
         work.write_bytes(path, config.dump().encode())
     return found
+
+
+def read_run(work: Store) -> dict[str, Any]:
+    """What run.json says. Raises ContractError (exit 3) where it is damaged."""
+    try:
+        found: dict[str, Any] = json.loads(work.read_bytes("run.json"))
+        return {name: found[name] for name in ("schema", "name", "run_id", "created")}
+    except (ValueError, KeyError, TypeError) as error:
+        raise ContractError(
+            f"{work.where('run.json')}: damaged ({type(error).__name__}: {error}); delete this file and run again"
+        ) from error
 
 
 def start_facts(opened: Opened, listed: str) -> dict[str, Any]:

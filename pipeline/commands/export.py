@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from pipeline import account, columns
+from pipeline import account, columns, publish
 from pipeline.commands.target import empty_folder, labels, look, numbers, published, resolve, whole
 from pipeline.config import Config
 from pipeline.driver import Driver, Notify
@@ -99,7 +99,7 @@ def _put_manifest(folder: Store, document: Mapping[str, Any], target: Store, ren
         edges = document["buckets"]["edges_file"]
         target.write_bytes(edges, folder.read_bytes(edges))
     if document["control"] is not None:
-        control = manifest.load(folder.read_bytes(document["control"]))
+        control = publish.read_manifest(folder, document["control"])
         target.write_bytes(document["control"], manifest.to_bytes(_adapted(control, document["id"], renamed)))
     target.create("manifest.json", manifest.to_bytes(_adapted(document, document["id"], renamed)))
 

@@ -20,6 +20,7 @@ from pipeline.commands.target import is_config, run_folder
 from pipeline.config import load
 from pipeline.figures import short
 from pipeline.opened import results_folder, work_store
+from pipeline.run import read_run
 from pipeline.stage import Stage
 from pipeline.state import State
 from pipeline.storage import Store
@@ -49,7 +50,7 @@ def status(work: Store) -> dict[str, Any]:
     """
     state = ledger.read(work)
     started = state.started
-    named = json.loads(work.read_bytes("run.json")) if work.exists("run.json") else {}
+    named = read_run(work) if work.exists("run.json") else {}
     seen = last_activity(work)
     path = f"{results_folder(started['config_fingerprint'])}/report.json" if started else ""
     return {

@@ -16,7 +16,6 @@ from pipeline.config.settings import TierConfig
 from pipeline.driver import Driver
 from pipeline.errors import ConfigError, setting_error
 from pipeline.frame import Frame
-from pipeline.handoff import manifest
 from pipeline.job import PartSource, SidecarRef
 from pipeline.opened import hot_store, prepare
 from pipeline.rowgroups import frame_of
@@ -130,7 +129,7 @@ def published(config: Config) -> tuple[Store, Mapping[str, Any]] | None:
     folder = newest(hot_store(config).child(config.name))
     if folder is None:
         return None
-    found = manifest.load(folder.read_bytes("manifest.json"))
+    found = publish.read_manifest(folder)
     return (folder, found) if found["config_fingerprint"] == config.fingerprint else None
 
 

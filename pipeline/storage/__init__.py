@@ -15,6 +15,7 @@ in a config, a log or a pickle.
 
 from __future__ import annotations
 
+from pipeline.storage.faults import MissingFileError
 from pipeline.storage.listing import InputFile, Listing, expand
 from pipeline.storage.local import is_temporary
 from pipeline.storage.remote import counts
@@ -25,6 +26,7 @@ __all__ = [
     "Entry",
     "InputFile",
     "Listing",
+    "MissingFileError",
     "Store",
     "counts",
     "entry_of",

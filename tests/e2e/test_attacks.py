@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from harness import EXACT, NEAR, configure, current_files, differing, hot_rows, newest_manifest, outcome, run, words
 
-from pipeline.errors import ConfigError
+from pipeline.errors import ConfigError, ContractError
 
 CHAIN = (EXACT, NEAR, "{stage: difficulty}", "{stage: curriculum, by: difficulty.bits_per_byte, buckets: 2}")
 TEXTS = [words(seed, 40) for seed in range(12)]
@@ -182,6 +182,24 @@ def test_a_curriculum_needs_no_floor(tmp_path):
     assert newest_manifest(config)["phases"][-1]["end"] == report["totals"]["kept"]["tokens"]
 
 
+def test_what_a_run_writes_is_not_its_input(tmp_path):
+    """Where the input's folder holds a tier, the second run is an error that names it: outputs are never read again."""
+    put(tmp_path, {"text": TEXTS})
+    config = configure(tmp_path, EXACT, paths="")
+    run(config)
+    with pytest.raises(ConfigError, match=r"where this run itself writes \(tiers\.(work|hot|cold)\)"):
+        run(config)
+
+
+def test_a_link_to_nothing_is_a_bad_shard(tmp_path):
+    """A shard that is listed and cannot be opened is quarantined whole, like one that cannot be read."""
+    put(tmp_path, {"text": TEXTS})
+    (tmp_path / "in/gone.parquet").symlink_to(tmp_path / "nowhere.parquet")
+    report = run(configure(tmp_path, EXACT))
+    assert report["totals"]["quarantined_shards"]["count"] == 1
+    assert report["totals"]["kept"]["docs"] == len(TEXTS)
+
+
 # -- files changed from outside --------------------------------------------------------------------------------------
 
 
@@ -240,3 +258,15 @@ def test_damaged_facts_do_not_reach_the_report(tmp_path):
     for facts in (tmp_path / "work" / "test" / "facts").iterdir():
         flip(facts)
     assert not differing(outcome(config, run(config)), wanted)
+
+
+@pytest.mark.parametrize("name", ["hot/test/v1/manifest.json", "work/test/run.json"])
+@pytest.mark.parametrize("left", [b"", b'{"schema": "corp', b"[]\n", bytes(100)])
+def test_a_damaged_document_is_named(tmp_path, name, left):
+    """A manifest or run.json that cannot be understood stops the run with exit code 3 and its path."""
+    put(tmp_path, {"text": TEXTS})
+    config = configure(tmp_path, EXACT)
+    run(config)
+    (tmp_path / name).write_bytes(left)
+    with pytest.raises(ContractError, match=name):
+        run(config)
