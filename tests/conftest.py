@@ -6,12 +6,17 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 pytest_plugins = ["s3_server"]
 ROOT = Path(__file__).parents[1]
 
 os.environ.setdefault("RAY_AUTH_MODE", "disabled")
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+
+# The same examples in every run, and none too slow: the first one of a kernel pays for compiling it.
+settings.register_profile("corpusmill", deadline=None, derandomize=True)
+settings.load_profile("corpusmill")
 
 
 @pytest.fixture(scope="session")
