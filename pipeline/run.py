@@ -178,7 +178,8 @@ def _finish(
     document = results.document(replace(records, ended=now()), published)
     report.identities(document)
     results.check_tables(document, published)
-    for store, folder in ((driver.job.hot, config.name), (driver.job.cold, config.name), (opened.work, records.folder)):
+    # All results, not only those of this config: the driver that was killed may have had another one.
+    for store, folder in ((driver.job.hot, config.name), (driver.job.cold, config.name), (opened.work, "results")):
         publish.sweep(store, folder)
     if sample is None:
         fields = publish.manifest_fields(config, published, results.scores(records), f"corpusmill {__version__}", now())

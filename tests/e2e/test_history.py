@@ -8,7 +8,9 @@ import random
 import time
 from collections import Counter
 
+import drivers
 import harness
+import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -92,7 +94,7 @@ class History:
 
     # -- runs --------------------------------------------------------------------------------------------------------
 
-    def config(self, tier):
+    def config(self, tier, *sets):
         s = self.settings
         stages = {
             "heuristics": f"{{stage: heuristics, min_words: {s['min_words']}, rules: [gopher_quality]}}",
@@ -112,7 +114,7 @@ class History:
         )
         tiers = [f"tiers.{name}.url='{self.root}/{tier}/{name}'" for name in ("work", "hot", "cold")]
         order = [stages[name] for name in ORDERS[s["order"]]]
-        return harness.configure(self.root, *order, more=more, sets=["input.slice_bytes=10kB", *tiers])
+        return harness.configure(self.root, *order, more=more, sets=["input.slice_bytes=10kB", *tiers, *sets])
 
 
 FILE_EDITS = (
@@ -157,3 +159,25 @@ def test_a_short_history_leaves_no_trace(tmp_path):
 def test_a_long_history_leaves_no_trace(tmp_path, seed):
     """Twenty edits end in the bytes of a clean run."""
     follow(tmp_path, 10 + seed, 20)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(2))
+def test_edits_between_kills_leave_no_trace(tmp_path, seed):
+    """Six drivers killed -9 at random moments with an edit after each: the last state ends like a clean run's."""
+    history = History(tmp_path, 30 + seed)
+    orphans = []
+    for _ in range(6):
+        process = drivers.drive(history.config("lived", "run.workers=2"), tmp_path)
+        drivers.wait_for(process, tmp_path, len(drivers.files(tmp_path)) + history.draw.randrange(3, 150))
+        orphans += psutil.Process(process.pid).children(recursive=True) if process.poll() is None else []
+        process.kill()
+        process.wait()
+        history.edit()
+    lived, clean = history.config("lived"), history.config("clean")
+    report = harness.runs.run(lived)
+    drivers.wait_for_end(orphans)
+    assert harness.differing(harness.outcome(lived, report), harness.outcome(clean, harness.run(clean))) == []
+    assert drivers.clean(lived)
+    done = [watch.name_of(cell) for cell in watch.cells(lived)]
+    assert len(done) == len(set(done))

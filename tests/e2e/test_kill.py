@@ -8,18 +8,16 @@ import random
 import subprocess
 import sys
 import time
-from contextlib import suppress
 from pathlib import Path
 
+import drivers
 import harness
 import psutil
 import pytest
 import watch
 
 from pipeline import run as runs
-from pipeline.opened import work_store
 
-ROOT = Path(__file__).parents[2]
 STAGES = (
     "{stage: heuristics, min_words: 20, rules: [gopher_quality]}", harness.EXACT, harness.NEAR,
     "{stage: difficulty, sample: 1MB}", "{stage: select, by: difficulty.bits_per_byte, keep_bottom: 0.9}",
@@ -52,46 +50,7 @@ def unbroken(corpus, tmp_path_factory):
     """The outcome of a run that nobody disturbs, and how many files it made."""
     folder = tmp_path_factory.mktemp("unbroken")
     config = configure(corpus, folder)
-    return harness.outcome(config, harness.run(config)), len(files(folder))
-
-
-def files(folder):
-    return [path for path in folder.rglob("*") if path.is_file()]
-
-
-def drive(config, folder):
-    """A driver in a process of its own."""
-    (folder / "run.yaml").write_text(config.dump())
-    main = "import sys; from pipeline.cli import main; sys.exit(main())"
-    command = [sys.executable, "-c", main, "run", str(folder / "run.yaml")]
-    with (folder / "log").open("w") as log:
-        return subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log)
-
-
-def wait_for(process, folder, count):
-    """Until the run has made so many files, or is over."""
-    while process.poll() is None and len(files(folder)) < count:
-        time.sleep(0.002)
-
-
-def wait_for_end(processes):
-    """Until none of them runs. One that has ended and that nobody reaps is no longer at work either."""
-
-    def at_work(process):
-        with suppress(psutil.NoSuchProcess):
-            return process.status() != psutil.STATUS_ZOMBIE
-        return False
-
-    deadline = time.monotonic() + 60
-    while any(map(at_work, processes)) and time.monotonic() < deadline:
-        time.sleep(0.05)
-
-
-def clean(config):
-    """No file that was being written lies in what was published or reported."""
-    results = work_store(config).local_path("results")
-    published = (Path(config.tiers.hot.url), Path(config.tiers.cold.url), results)
-    return [path for folder in published for path in folder.rglob(".*") if path.is_file()] == []
+    return harness.outcome(config, harness.run(config)), len(drivers.files(folder))
 
 
 @pytest.mark.parametrize("seed", MOMENTS)
@@ -100,8 +59,8 @@ def test_a_killed_driver_is_taken_over(corpus, unbroken, tmp_path, seed):
     expected, most = unbroken
     draw = random.Random(seed)
     exchange = f"run.keep_exchange={'false' if seed % 2 else 'true'}"
-    process = drive(configure(corpus, tmp_path, "run.workers=2", exchange), tmp_path)
-    wait_for(process, tmp_path, draw.randrange(3, most - 4))
+    process = drivers.drive(configure(corpus, tmp_path, "run.workers=2", exchange), tmp_path)
+    drivers.wait_for(process, tmp_path, draw.randrange(3, most - 4))
     time.sleep(draw.random() / 20)
     orphans = psutil.Process(process.pid).children(recursive=True) if process.poll() is None else []
     process.kill()
@@ -112,13 +71,13 @@ def test_a_killed_driver_is_taken_over(corpus, unbroken, tmp_path, seed):
     notes = []
     report = runs.run(config, lambda kind, facts: notes.append(facts["text"]) if kind == "note" else None)
     assert not [note for note in notes if "waiting" in note]
-    wait_for_end(orphans)
+    drivers.wait_for_end(orphans)
     again = [watch.name_of(cell) for cell in watch.cells(config, before)]
     assert not done & set(again)
     assert len(again) == len(set(again))
     harness.sound(config, report)
     assert harness.differing(harness.outcome(config, report), expected) == []
-    assert clean(config)
+    assert drivers.clean(config)
 
 
 @pytest.mark.slow
@@ -129,19 +88,19 @@ def test_killed_again_and_again_it_comes_to_an_end(corpus, unbroken, tmp_path):
     config = configure(corpus, tmp_path, "run.workers=2")
     orphans = []
     for _ in range(10):
-        process = drive(config, tmp_path)
-        wait_for(process, tmp_path, len(files(tmp_path)) + draw.randrange(1, most // 5))
+        process = drivers.drive(config, tmp_path)
+        drivers.wait_for(process, tmp_path, len(drivers.files(tmp_path)) + draw.randrange(1, most // 5))
         orphans += psutil.Process(process.pid).children(recursive=True) if process.poll() is None else []
         process.kill()
         process.wait()
-    wait_for_end(orphans)
+    drivers.wait_for_end(orphans)
     config = configure(corpus, tmp_path)
     report = harness.run(config)
     done = [watch.name_of(cell) for cell in watch.cells(config)]
     assert len(done) == len(set(done))
     assert report["run"]["attempts_of_run"] > 1
     assert harness.differing(harness.outcome(config, report), expected) == []
-    assert clean(config)
+    assert drivers.clean(config)
 
 
 @pytest.mark.parametrize("seed", MOMENTS)
@@ -150,8 +109,8 @@ def test_a_killed_worker_is_a_lost_attempt(corpus, unbroken, tmp_path, seed):
     expected, most = unbroken
     draw = random.Random(100 + seed)
     config = configure(corpus, tmp_path, "run.workers=2")
-    process = drive(config, tmp_path)
-    wait_for(process, tmp_path, draw.randrange(3, most - 8))
+    process = drivers.drive(config, tmp_path)
+    drivers.wait_for(process, tmp_path, draw.randrange(3, most - 8))
     time.sleep(draw.random() / 20)
     victims = [child for child in psutil.Process(process.pid).children() if "spawn_main" in " ".join(child.cmdline())]
     if victims:
@@ -169,7 +128,7 @@ def test_a_killed_worker_is_a_lost_attempt(corpus, unbroken, tmp_path, seed):
     assert len(done) == len(set(done))
     harness.sound(config, report)
     assert harness.differing(harness.outcome(config, report), expected) == []
-    assert clean(config)
+    assert drivers.clean(config)
 
 
 @pytest.fixture
@@ -196,7 +155,7 @@ def ends_the_same(config, report, undisturbed):
     assert report["compute"][0]["wasted_seconds"] > 0
     expected = harness.outcome(undisturbed, harness.run(undisturbed))
     assert harness.differing(harness.outcome(config, report), expected) == []
-    assert clean(config)
+    assert drivers.clean(config)
     return failed
 
 
@@ -214,8 +173,8 @@ def test_a_killed_ray_worker_is_a_lost_attempt(doomed, ray_session):
 def test_a_killed_driver_of_ray_is_taken_over(corpus, unbroken, tmp_path):
     """A driver killed with its own Ray cluster at work is taken over at once, whatever that cluster still writes."""
     expected, most = unbroken
-    process = drive(configure(corpus, tmp_path, "run.workers=2", "run.executor=ray"), tmp_path)
-    wait_for(process, tmp_path, most // 2)
+    process = drivers.drive(configure(corpus, tmp_path, "run.workers=2", "run.executor=ray"), tmp_path)
+    drivers.wait_for(process, tmp_path, most // 2)
     # Ray's agents stay for a minute, and write nothing of ours.
     children = psutil.Process(process.pid).children(recursive=True)
     orphans = [child for child in children if "Agent" not in " ".join(child.cmdline())]
@@ -225,10 +184,10 @@ def test_a_killed_driver_of_ray_is_taken_over(corpus, unbroken, tmp_path):
     before, done = watch.newest(config), watch.committed(config)
     report = runs.run(config)
     assert not done & {watch.name_of(cell) for cell in watch.cells(config, before)}
-    wait_for_end(orphans)
+    drivers.wait_for_end(orphans)
     harness.sound(config, report)
     assert harness.differing(harness.outcome(config, report), expected) == []
-    assert clean(config)
+    assert drivers.clean(config)
 
 
 @pytest.mark.slow
@@ -239,7 +198,7 @@ def test_a_lost_node_is_a_lost_attempt(doomed, tmp_path):
     config = doomed("ray", "run.executor=ray")
     (tmp_path / "run.yaml").write_text(config.dump())
     command = [sys.executable, str(Path(__file__).with_name("node_loss.py")), "run.yaml", "marks"]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(Path(__file__).parent)])}
+    environment = {**os.environ, "PYTHONPATH": drivers.IMPORTS}
     ended = subprocess.run(
         command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300, check=False
     )
