@@ -54,7 +54,8 @@ def abandon(ledger):
 
 
 def names(store):
-    return [entry.path for entry in store.list("ledger")]
+    """Published files: a driver at work may have an unfinished one beside them."""
+    return [entry.path for entry in store.list("ledger") if entry.path.endswith(".jsonl")]
 
 
 # -- files -----------------------------------------------------------------------------------------------------------
