@@ -1,8 +1,8 @@
 """Partitioned files between the phases of a global stage.
 
-One file per cell and phase: an Arrow stream of record batches sorted by `key` over the whole file, batch i holding the
-keys of range i of equal ranges of the key space, empty ones too. Readers ask for a range of keys, so they need not know
-into how many batches a writer cut, and nothing depends on that number.
+One file per cell and phase, or several where records are many: an Arrow stream of record batches sorted by `key` over
+the whole file, batch i holding the keys of range i of equal ranges of the key space, empty ones too. Readers ask for a
+range of keys, so they need not know into how many batches a writer cut, and nothing depends on that number.
 """
 
 from __future__ import annotations
@@ -40,7 +40,9 @@ def write(store: Store, path: str, records: list[pa.RecordBatch], space: int) ->
     held = []
     while records:
         batch = records.pop()
-        held.append(batch.take(pa.array(np.argsort(batch["key"].to_numpy(), kind="stable"))))
+        keys = batch["key"].to_numpy()
+        ordered = bool((keys[1:] >= keys[:-1]).all())
+        held.append(batch if ordered else batch.take(pa.array(np.argsort(keys, kind="stable"))))
     starts = [np.uint64(bounds(index, BATCHES, space)[0]) for index in range(1, BATCHES)]
     cuts = [[0, *np.searchsorted(batch["key"].to_numpy(), starts).tolist(), batch.num_rows] for batch in held]
     options = pa.ipc.IpcWriteOptions(compression="zstd")
@@ -57,6 +59,8 @@ def _sorted(pieces: Sequence[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBat
     """The pieces as one batch in the order of (key, row)."""
     if not pieces:
         return pa.RecordBatch.from_pylist([], schema=schema)
+    if len(pieces) == 1 and pieces[0].num_rows == 1:  # it may be a large text, and is not copied
+        return pieces[0].cast(schema)
     table = pa.Table.from_batches(pieces).combine_chunks()
     by = [table[name].to_numpy() for name in ("row", "key") if name in table.column_names]
     return table.take(pa.array(np.lexsort(by))).combine_chunks().to_batches()[0].cast(schema)

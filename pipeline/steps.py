@@ -16,9 +16,11 @@ from pipeline.errors import ContractError, CorpusmillError
 from pipeline.frame import Frame
 from pipeline.job import Job, Step, UnitWork
 from pipeline.stage import Context, Emit, GlobalStage, MapStage, SettleStage, StageConfig, Transform, names
-from pipeline.types import FAILED, GONE, SCORED, UNSCORABLE, CellResult
+from pipeline.types import FAILED, GONE, SCORED, UNSCORABLE, CellResult, Output
 
 Pair = tuple[Callable[[Frame], None], Callable[[], CellResult]]
+RUN_BYTES = 32_000_000
+"""Records of an emit phase that are held before they are sorted and written: texts may be as many as the slice has."""
 MANY_TABLES = 64
 """Count tables of batches that wait before they are added up."""
 
@@ -245,6 +247,7 @@ def _emit(job: Job, unit: UnitWork, step: Step, attempt: int, records: pa.Table 
     assert isinstance(phase, Emit)
     emit = bound(job, step.cell.label, phase.name, "", lambda _, settings, context: phase.bind(settings, context))
     asked, made, failed = names(phase.reads, config), list[pa.RecordBatch](), list[tuple[int, str]]()
+    runs = list[tuple[Output, int]]()
 
     def advance(frame: Frame) -> None:
         live = frame.alive(step.after)
@@ -259,10 +262,18 @@ def _emit(job: Job, unit: UnitWork, step: Step, attempt: int, records: pa.Table 
         made.extend(out for _, out in good if out.num_rows)
         failed.extend((frame.first + int(where[position]), message) for position, message in bad)
 
+        if sum(batch.nbytes for batch in made) > RUN_BYTES:
+            flush()
+
+    def flush() -> None:
+        path = _path(unit, step, attempt, f"{len(runs)}.arrow")
+        runs.append(exchange.write(job.work, path, made, exchange.KEY_SPACE))
+
     def finish() -> CellResult:
-        output, raw = exchange.write(job.work, _path(unit, step, attempt, "arrow"), made, exchange.KEY_SPACE)
-        facts: dict[str, Any] = {"raw": raw} | ({"failures": failed} if failed else {})
-        return CellResult(cell=step.cell, outputs=(output,), facts=facts)
+        if made or not runs:
+            flush()
+        facts: dict[str, Any] = {"raw": sum(raw for _, raw in runs)} | ({"failures": failed} if failed else {})
+        return CellResult(cell=step.cell, outputs=tuple(output for output, _ in runs), facts=facts)
 
     return advance, finish
 
