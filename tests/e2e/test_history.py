@@ -150,8 +150,8 @@ def follow(root, seed, edits):
 
 
 def test_a_short_history_leaves_no_trace(tmp_path):
-    """Five edits end in the bytes of a clean run."""
-    follow(tmp_path, 1, 5)
+    """Four edits end in the bytes of a clean run."""
+    follow(tmp_path, 1, 4)
 
 
 @pytest.mark.slow

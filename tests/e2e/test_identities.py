@@ -267,6 +267,7 @@ def test_two_dead_workers_leave_the_books_exact(damaged, local):
     check_ledger(damaged[0], report, config)
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 def test_a_cluster_keeps_the_same_books(damaged, local, ray_session):
     """On Ray, with two killed tasks as well, the report differs in place and time alone."""
