@@ -82,6 +82,8 @@ def _drive(pool: list[_Worker], workers: int, job: Job, tasks: Iterable[Task]) -
 
 def _fill(pool: list[_Worker], count: int) -> None:
     spawn = multiprocessing.get_context("spawn")
+    for name, value in worker.ALLOCATOR.items():
+        os.environ.setdefault(name, value)
     while len(pool) < count:
         here, there = spawn.Pipe()
         process = spawn.Process(target=_serve, args=(there,), daemon=True)

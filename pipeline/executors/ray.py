@@ -65,7 +65,7 @@ def start(address: str | None, workers: int, pythonpath: Sequence[str]) -> Itera
 
 def _connect(address: str | None, workers: int, pythonpath: Sequence[str]) -> None:
     settings: dict[str, Any] = {"log_to_driver": False, "logging_level": "error"}
-    variables = dict.fromkeys(worker.THREADS, "1")
+    variables = dict.fromkeys(worker.THREADS, "1") | worker.ALLOCATOR
     if pythonpath:
         variables["PYTHONPATH"] = os.pathsep.join([*pythonpath, os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
     if address is None:
