@@ -18,6 +18,9 @@ CHAIN = (
     LENIENT, harness.EXACT, harness.NEAR, "{stage: difficulty}", "{stage: curriculum, by: difficulty.bits_per_byte}",
 )  # fmt: skip
 MB = 1_000_000
+SMALL_PAGES = {"compression": "zstd", "use_dictionary": False, "write_batch_size": 16}
+"""Pages of a megabyte or two. Arrow's writer looks at a page's size every 1,024 rows only, and its reader holds a page
+three times over: 1,024 rows of 100 KB are a page of 100 MB, and 330 MB before the first row is there (measured)."""
 WORD_RULES = {"gopher_quality.too_few_words", "gopher_quality.too_many_words"}
 
 
@@ -127,7 +130,7 @@ def test_a_row_group_that_a_dictionary_makes_small(tmp_path):
 def test_a_gigabyte_in_one_row_group(tmp_path, rows, size):
     """A row group of a gigabyte of different texts, with wide columns beside them, is done in 600 MB."""
     wide = {f"wide{k}": [f"{i}-{k}-" * (size // 50) for i in range(rows)] for k in range(5 if rows == 10_000 else 0)}
-    put(tmp_path, {"text": [words(size, seed) for seed in range(rows)], **wide}, compression="zstd")
+    put(tmp_path, {"text": [words(size, seed) for seed in range(rows)], **wide}, **SMALL_PAGES)
     _, report, peak = run(tmp_path, limit="600MB")
     assert report["totals"]["kept"]["docs"] == rows
     assert peak < 600 * MB
@@ -137,7 +140,7 @@ def test_a_gigabyte_in_one_row_group(tmp_path, rows, size):
 def test_near_copies_of_a_gigabyte(tmp_path):
     """Where every text is a candidate, the texts that meet are a gigabyte too, and are held a few at a time."""
     texts = [words(100_000, seed) for seed in range(50)]
-    put(tmp_path, {"text": [texts[i % 50].replace("w1x1 ", f"q{i} ") for i in range(10_000)]}, compression="zstd")
+    put(tmp_path, {"text": [texts[i % 50].replace("w1x1 ", f"q{i} ") for i in range(10_000)]}, **SMALL_PAGES)
     _, report, peak = run(tmp_path, limit="600MB", **{"guards.accept": "['(none)']"})
     assert report["totals"]["kept"]["docs"] == 50
     assert peak < 600 * MB
