@@ -350,9 +350,10 @@ class Driver:
 def _summary(failed: Sequence[Outcome]) -> str:
     first = failed[0]
     where = ", ".join(sorted({f"{cell.label}.{cell.phase} {cell.unit}" for cell in first.cells})[:3])
+    said = (first.message.strip().splitlines() or ["no message"])[-1]
+    said = said if said.startswith(first.error) else f"{first.error}: {said}"  # a traceback ends with the error's name
     return (
-        f"{len(failed)} task(s) failed after their retries; the first: {where}: {first.error}: "
-        f"{first.message.strip().splitlines()[-1] if first.message.strip() else 'no message'}; "
+        f"{len(failed)} task(s) failed after their retries; the first: {where}: {said}; "
         "finished work is kept: mend the cause and run the same command again"
     )
 

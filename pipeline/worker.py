@@ -27,10 +27,9 @@ MEMORY = "MemoryError"
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "POLARS_MAX_THREADS", "NUMBA_NUM_THREADS")
 
 ALLOCATOR = {"ARROW_DEFAULT_MEMORY_POOL": "system", "MALLOC_MMAP_THRESHOLD_": "1000000"}
-"""For the environment that a worker is started with, since Arrow and glibc read it when they are loaded: the system gets
-back at once what is freed. At the peak that is up to 110 MB less than with Arrow's own allocator, and 150 to 520 MB less
-than with glibc's threshold, which grows with what is freed until large buffers lie scattered over the heap; at the same
-speed (measured)."""
+"""For the environment that a worker is started with, since Arrow and glibc read it when they are loaded: the system
+gets back at once what is freed. At the peak that is up to 110 MB less than with Arrow's own allocator, and 150 to 520
+MB less than with glibc's threshold, which grows with what is freed until large buffers lie scattered over the heap."""
 
 
 def quiet_threads() -> None:

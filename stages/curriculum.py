@@ -29,7 +29,6 @@ from pydantic import Field, model_validator
 from pipeline import grid
 from pipeline.stage import Context, SettleStage, StageConfig, require
 
-CUT_AT = {"quality.score": "quality.logit"}
 UNSCORABLE = -1
 WRITES = pa.schema([("bucket", pa.int16())])
 PLAN = ("warmup", "anneal", "warmup_buckets", "anneal_buckets")
@@ -73,7 +72,7 @@ class CurriculumConfig(StageConfig):
     @property
     def column(self) -> str:
         """The column that is compared: `by`, or its finer twin."""
-        return CUT_AT.get(self.by, self.by)
+        return grid.CUT_AT.get(self.by, self.by)
 
 
 def measure(config: CurriculumConfig, context: Context) -> Callable[[pa.RecordBatch], pa.Table]:

@@ -29,7 +29,6 @@ from pipeline import grid
 from pipeline.errors import setting_error
 from pipeline.stage import Context, SettleStage, StageConfig, require
 
-CUT_AT = {"quality.score": "quality.logit"}
 RULES = ("keep_top", "keep_bottom", "band", "min", "max")
 REASONS = {
     "below_cut": "score < threshold, the lowest value that keep_top keeps in this group",
@@ -98,7 +97,7 @@ class SelectConfig(StageConfig):
     @property
     def column(self) -> str:
         """The column that is compared: `by`, or its finer twin where cuts are quantiles."""
-        return self.by if self.fixed else CUT_AT.get(self.by, self.by)
+        return self.by if self.fixed else grid.CUT_AT.get(self.by, self.by)
 
     @property
     def fixed(self) -> bool:

@@ -88,16 +88,17 @@ def test_what_is_lost_again_and_again_is_found_and_named(root):
     assert slices_of(log[0]) == ["1.parquet"]
 
 
-def test_a_final_failure_is_not_tried_again(root):
-    """What a retry cannot help is tried once; tasks beside it are done before the run ends."""
+@pytest.mark.parametrize("message", ["no use", "Traceback (most recent call last):\n  x\nTypeError: no use\n"])
+def test_a_final_failure_is_not_tried_again(root, message):
+    """What a retry cannot help is tried once, and told once; tasks beside it are done before the run ends."""
 
     def useless(task):
         if (task.cells[0].label, task.cells[0].phase) != ("copies", "reduce"):
             return None
-        return replace(lost(task, "no use", 0), error="TypeError", transient=False, lost=False)
+        return replace(lost(task, message, 0), error="TypeError", transient=False, lost=False)
 
     made, log = driven(root, useless)
-    with pytest.raises(WorkError, match="TypeError: no use"):
+    with pytest.raises(WorkError, match=r"[^:]: TypeError: no use; finished"):
         made.run()
     assert Counter(task.cells[0].phase for task in log)["reduce"] == 1
 
